@@ -14,8 +14,9 @@ import orjson
 from benchmarks._timing import best, table
 from benchmarks.engine import POD
 from policies.accelerators.gpu_affinity import mutate
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import Placement, placement
-from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.accelerators.requests import inventory_of
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.core.listing import Listing

@@ -13,7 +13,8 @@ import orjson
 from benchmarks._timing import best, table
 from policies.kube.json import Json
 from policies.worker_names import worker_names
-from policies.worker_names.worker_names import Naming, WorkerGroup, WorkerNames, name_of
+from policies.worker_names.worker_names import Naming, WorkerGroup, name_of
+from policies.worker_names.worker_names_settings import WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
     DesiredWorkers,

@@ -12,10 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
-from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.accelerators.requests import inventory_of
 from policies.accelerators.vendors import memory_of
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView

@@ -17,6 +17,7 @@ from policies.accelerators.annotations import (
     resolve_product,
 )
 from policies.accelerators.fit import fits_some
+from policies.accelerators.gpu_affinity_settings import GpuAffinity, Strength
 from policies.accelerators.inventory import MAX_HOSTNAMES, Fleet, Inventory
 from policies.accelerators.node_affinity import (
     PREFERRED,
@@ -27,13 +28,7 @@ from policies.accelerators.node_affinity import (
     require,
 )
 from policies.accelerators.placement import kept_apart
-from policies.accelerators.requests import (
-    GpuAffinity,
-    Strength,
-    asks_for_devices,
-    inventory_of,
-    served_by_claims,
-)
+from policies.accelerators.requests import asks_for_devices, inventory_of, served_by_claims
 from policies.accelerators.vendors import NodeLabel, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator

@@ -10,7 +10,7 @@ import re
 from functools import cache
 from typing import Final
 
-from policies.accelerators import requests
+from policies.accelerators.catalogue import whole_quantity
 from policies.commands import SHELLS
 from policies.containers.programs import joins_ray, launch_of, started
 from policies.core.target import PodTemplate
@@ -184,4 +184,4 @@ def _given(container: Container) -> int:
         return 0
     requested = {**resources.requests, **resources.limits}
     counts = {name: value for name, value in requested.items() if name.startswith("nvidia.com/")}
-    return sum(map(requests.whole_quantity, counts.values())) if all(map(_GPU.fullmatch, counts)) else 0
+    return sum(map(whole_quantity, counts.values())) if all(map(_GPU.fullmatch, counts)) else 0

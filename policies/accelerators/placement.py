@@ -21,8 +21,10 @@ from policies.accelerators.annotations import (
     resolve_memory,
     resolve_product,
 )
+from policies.accelerators.catalogue import Catalogue
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode, Fleet
-from policies.accelerators.requests import Catalogue, GpuAffinity, inventory_of, served_by_claims
+from policies.accelerators.requests import inventory_of, served_by_claims
 from policies.accelerators.vendors import MIB
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts

@@ -2,7 +2,7 @@
 
 | question | module |
 |---|---|
-| which fields are added | `disruption_guard` |
+| which fields are added | `disruption_guard`, by `disruption_guard_settings` |
 | how a server ends | `drains` |
 | which budgets select a pod | `budgets` |
 | who keeps state | `single_state` |

@@ -9,14 +9,13 @@ from typing import Final
 from policies.accelerators.requests import wants_accelerator
 from policies.containers.commands import command_without_pod
 from policies.containers.idle import idles
-from policies.core.annotations import TRAINING
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty, Finding
 from policies.core.groups import RAY_SERVES
 from policies.core.pod_view import PodView
 from policies.core.reasons import UNREAD, Reasons, in_words
-from policies.core.settings import Duration, Field, Settings
+from policies.disruption.disruption_guard_settings import DisruptionGuard
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
 from policies.jobs.training import (
@@ -43,33 +42,6 @@ GRACE: Final = ("spec", "terminationGracePeriodSeconds")
 _FIRST_SLEEP: Final = (1, 30)
 _EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
-
-
-class DisruptionGuard(Settings):
-    """Key `disruption-guard.yaml`."""
-
-    training_labels: tuple[str, ...] = Field(
-        (f"{TRAINING}=true",),
-        description="labels, `key=value` or `key`, that mark a pod which completes, or a Ray pod, as "
-        "training although it requests no accelerator, such as the launcher of an MPIJob; "
-        "`*` is any text",
-    )
-    max_duration: Duration = Field(
-        14 * 86400,
-        ge=1,
-        description="the longest time that a training pod may keep its node from being drained",
-    )
-    add_deadline: bool = Field(
-        False,
-        description="whether a training pod without activeDeadlineSeconds gets maxDuration as its "
-        "deadline, which ends every container that still runs",
-    )
-    pre_stop_sleep: Duration = Field(
-        5, description="seconds that a serving container sleeps before it is stopped; 0: none"
-    )
-    drain: Duration = Field(
-        20, description="seconds for open requests after the sleep, until the kubelet kills the server"
-    )
 
 
 _LEADER_ELECTION: Final = ("--leader-elect", "--enable-leader-election", "--leader-election", "-leader-elect")

@@ -2,6 +2,7 @@
 
 | question | module |
 |---|---|
+| which settings are there | `job_retries_settings` |
 | how Jobs handle failures | `jobs` |
 | how long it is between two runs of a CronJob | `schedules` |
 | which fields are added | `job_retries`, `termination_messages` |

@@ -11,8 +11,8 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.reasons import UNREAD, Reasons, in_words
 from policies.core.runs import runs_in
+from policies.jobs.job_retries_settings import JobRetries
 from policies.jobs.jobs import (
-    JobRetries,
     PlacedJobSpec,
     handles_failures_itself,
     is_gang,

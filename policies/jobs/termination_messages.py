@@ -18,7 +18,8 @@ from policies.core.annotations import TERMINATION_MESSAGE
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.core.reasons import Reasons
-from policies.jobs.jobs import JobRetries, has_label
+from policies.jobs.job_retries_settings import JobRetries
+from policies.jobs.jobs import has_label
 from policies.kube.group_kinds import JOB, GroupKind
 from policies.kube.json import Json
 from policies.kube.pods import Role, with_container

@@ -21,7 +21,8 @@ from policies.core.lifecycles import known_lifecycles
 from policies.core.pod_view import PodView
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
-from policies.jobs.jobs import JobRetries, PlacedJobSpec, has_label, is_labelled_training
+from policies.jobs.job_retries_settings import JobRetries
+from policies.jobs.jobs import PlacedJobSpec, has_label, is_labelled_training
 from policies.kube.group_kinds import GroupKind
 from policies.kube.images import repository
 from policies.kube.json import Json

@@ -16,7 +16,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.accelerators.requests import GpuAffinity, served_by_claims
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
+from policies.accelerators.requests import served_by_claims
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate

@@ -2,6 +2,7 @@
 
 | question | module |
 |---|---|
+| which settings are there | `worker_names_settings` |
 | how many workers a group wants and has | `workers` |
 | which name a new one gets, or why none | `worker_names` |
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.core.contracts import Mutator
 from policies.core.reasons import UNREAD, Reasons
-from policies.core.settings import Duration, Field, Retired, Settings
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
+from policies.worker_names.worker_names_settings import WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
     DesiredWorkers,
@@ -32,37 +32,6 @@ NAMES_SHOWN: Final = 8
 MAX_HOSTS: Final = 1024
 """Hosts of a replica whose names are reserved in advance, so that a Lease stays small with any numOfHosts.
 Further hosts are reserved one by one."""
-
-
-class OnUnavailable(StrEnum):
-    """The answer if the API server does not answer in time."""
-
-    REFUSE = "refuse"
-    ALLOW = "allow"
-
-
-class WorkerNames(Settings):
-    """Key `worker-names.yaml`."""
-
-    retired: ClassVar[Mapping[str, Retired]] = {
-        "strategy": Retired(
-            "the setting strategy was removed and has no effect: names have numbers that only go up. "
-            "Remove it"
-        )
-    }
-
-    reservation: Duration = Field(
-        75,
-        ge=1,
-        description="seconds for which an allocated name stays reserved although no such pod is listed. It "
-        "must be longer than the longest request of the API server (its --request-timeout, 60 s by default) "
-        "plus the clock difference between API servers",
-    )
-    on_unavailable: OnUnavailable = Field(
-        OnUnavailable.REFUSE,
-        description="when the API server can't be asked in time: refuse (the operator tries again) or allow "
-        "(the pod keeps its random name, and a double creation goes through)",
-    )
 
 
 MUTATOR: Final = Mutator("worker-names", WorkerNames, kinds=(POD,))

@@ -5,6 +5,7 @@ import pytest
 from policies.core.facts import Facts
 from policies.core.settings import default_settings
 from policies.disruption import disruption_guard
+from policies.disruption.disruption_guard_settings import DisruptionGuard
 from policies.kube.json import Json
 from policies.models import model_puller
 from policies.models.model_puller_settings import ByLabel, ModelPuller
@@ -38,7 +39,7 @@ def test_the_puller_asked_for_by_labels(filled: int, asks: bool) -> None:
 
 
 def test_the_guards_of_a_training_pod() -> None:
-    settings = default_settings(disruption_guard.DisruptionGuard)
+    settings = default_settings(DisruptionGuard)
     size = sum(len(key) + len(value) for key, value in disruption_guard.GUARDS.items())
     fits, full = pod(LARGEST - size), pod(LARGEST - size + 1)
     assert disruption_guard.mutate(fits, settings, Facts()) is not fits

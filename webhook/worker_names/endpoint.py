@@ -26,15 +26,8 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from policies.kube.objects.reading import WrongTypeError
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import (
-    GivenName,
-    Naming,
-    OnUnavailable,
-    RefusalReason,
-    Refused,
-    WorkerGroup,
-    WorkerNames,
-)
+from policies.worker_names.worker_names import GivenName, Naming, RefusalReason, Refused, WorkerGroup
+from policies.worker_names.worker_names_settings import OnUnavailable, WorkerNames
 from policies.worker_names.workers import (
     OwnerMismatch,
     Worker,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.runs import runs_in

@@ -6,8 +6,8 @@ Source: `ValidateContainerResourceRequirements` in pkg/apis/core/validation/vali
 
 from __future__ import annotations
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import Cause, Obstacle, placement
-from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.objects.pods import is_extended
 from policies.kube.quantities import parse_quantity

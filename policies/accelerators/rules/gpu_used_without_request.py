@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.gpu_images import gpu_images
-from policies.accelerators.requests import GpuAffinity, asks_for_devices, wants_accelerator
+from policies.accelerators.requests import asks_for_devices, wants_accelerator
 from policies.containers.commands import container_command
 from policies.containers.idle import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule

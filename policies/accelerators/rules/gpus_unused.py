@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from policies.accelerators.catalogue import Catalogue
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
-from policies.accelerators.requests import Catalogue, GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.data import load_list, table
 from policies.core.settings import Field, Model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.accelerators.fit import Misfit, misfit
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.catalogue import whole_quantity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import Placement, placement
-from policies.accelerators.requests import whole_quantity
 from policies.containers.programs import launch_of
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule

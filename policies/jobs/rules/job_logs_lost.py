@@ -10,7 +10,8 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import Run, runs_in
-from policies.jobs.jobs import JobRetries, is_hook, is_labelled_training, is_someone_elses, jobs_in
+from policies.jobs.job_retries_settings import JobRetries
+from policies.jobs.jobs import is_hook, is_labelled_training, is_someone_elses, jobs_in
 from policies.jobs.schedules import period_of
 from policies.kube.field_paths import field_path
 from policies.kube.metadata import HELM_HOOK

@@ -11,14 +11,8 @@ from policies.core.lifecycles import Evictions, known_lifecycles
 from policies.core.pod_view import PodView
 from policies.core.runs import RetryAt, Run, runs_in
 from policies.core.spot_nodes import spot_nodes_of
-from policies.jobs.jobs import (
-    JobRetries,
-    PlacedJobSpec,
-    handles_failures_itself,
-    is_gang,
-    own_jobs,
-    wants_to_finish,
-)
+from policies.jobs.job_retries_settings import JobRetries
+from policies.jobs.jobs import PlacedJobSpec, handles_failures_itself, is_gang, own_jobs, wants_to_finish
 from policies.jobs.training import measures, runs_training
 from policies.kube.field_paths import field_path, value_at
 from policies.kube.group_kinds import JOB, JOB_SET

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.jobs.jobs import JobRetries, leaves_retries_open, own_jobs
+from policies.jobs.job_retries_settings import JobRetries
+from policies.jobs.jobs import leaves_retries_open, own_jobs
 from policies.jobs.training import training_containers
 from policies.kube.group_kinds import CRON_JOB, JOB, JOB_SET
 

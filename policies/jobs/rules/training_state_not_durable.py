@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.commands import is_python
 from policies.containers.commands import container_command
 from policies.containers.idle import idles, programs_of

@@ -7,8 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import kept_apart, placement
-from policies.accelerators.requests import GpuAffinity
 from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (

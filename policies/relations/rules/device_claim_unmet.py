@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.resources import Resource
 from policies.kube.names import closest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import Listing, is_manifest
 from policies.core.services import workloads_of

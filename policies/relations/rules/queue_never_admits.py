@@ -11,7 +11,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import Final
 
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.runs import role_of, runs_in
 from policies.kube.group_kinds import CRON_JOB, JOB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import SERVING
 from policies.kube.objects.nodes import HOSTNAME, pinned_to_one_node

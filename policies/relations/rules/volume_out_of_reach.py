@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import lifecycle_of
 from policies.core.listing import TypedIndex

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from policies.accelerators.requests import GpuAffinity
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.facts import NO_OBJECTS, Facts
 from policies.core.listing import Listing
 from policies.core.resources import Resource

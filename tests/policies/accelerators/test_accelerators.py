@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.accelerators.annotations import MemoryBound, requested_memory
+from policies.accelerators.catalogue import whole_quantity
 from policies.accelerators.gpu_affinity import mutate
+from policies.accelerators.gpu_affinity_settings import GpuAffinity, standard
 from policies.accelerators.placement import placement
-from policies.accelerators.requests import GpuAffinity, standard, whole_quantity
 from policies.accelerators.vendors import MIB, Pool, Vendor, VendorTaint
 from policies.core import registry
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT

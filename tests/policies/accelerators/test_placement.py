@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import Cause, Placement, placement
-from policies.accelerators.requests import GpuAffinity
 from policies.accelerators.vendors import Pool
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from policies.accelerators.gpu_affinity import mutate
-from policies.accelerators.requests import GpuAffinity, Strength, wants_accelerator
+from policies.accelerators.gpu_affinity_settings import GpuAffinity, Strength
+from policies.accelerators.requests import wants_accelerator
 from policies.core.facts import Facts
 from policies.core.listing import Listing
 from policies.core.pod_view import PodView

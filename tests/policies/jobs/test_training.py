@@ -7,7 +7,8 @@ import json
 import pytest
 
 from policies.core.facts import Facts
-from policies.jobs.jobs import JobRetries, jobs_in, leaves_retries_open
+from policies.jobs.job_retries_settings import JobRetries
+from policies.jobs.jobs import jobs_in, leaves_retries_open
 from policies.jobs.training import training_containers
 from policies.kube.json import Json
 from policies.kube.metadata import LAST_APPLIED

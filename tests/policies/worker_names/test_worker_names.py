@@ -16,7 +16,8 @@ import yaml
 
 from policies.kube.json import Json, mapping, maps, text
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import GivenName, Naming, Refused, WorkerGroup, WorkerNames
+from policies.worker_names.worker_names import GivenName, Naming, Refused, WorkerGroup
+from policies.worker_names.worker_names_settings import WorkerNames
 from policies.worker_names.workers import (
     AllocationRecord,
     OwnerMismatch,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
+from policies.accelerators.requests import inventory_of
 from policies.core import autoscalers, dns, services
 from policies.core import facts as known_facts
 from policies.core.facts import BY_NAME, Facts

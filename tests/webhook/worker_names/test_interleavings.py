@@ -16,7 +16,8 @@ from msgspec import structs
 
 from policies.kube.json import Json
 from policies.worker_names import worker_names as policy
-from policies.worker_names.worker_names import GivenName, Naming, WorkerGroup, WorkerNames
+from policies.worker_names.worker_names import GivenName, Naming, WorkerGroup
+from policies.worker_names.worker_names_settings import WorkerNames
 from policies.worker_names.workers import AllocationRecord, Worker, WorkerOwner, desired, existing_pod
 from tests.webhook.worker_names.world import (
     LIFETIME,

@@ -14,7 +14,8 @@ from typing import Any
 
 from policies.core.annotations import WORKER_NAMES
 from policies.kube.json import Json
-from policies.worker_names.worker_names import GivenName, Naming, WorkerNames
+from policies.worker_names.worker_names import GivenName, Naming
+from policies.worker_names.worker_names_settings import WorkerNames
 from policies.worker_names.workers import Worker, WorkerOwner
 from webhook.worker_names.endpoint import Listed, allocate
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from policies.accelerators.requests import GpuAffinity, inventory_of
+from policies.accelerators.gpu_affinity_settings import GpuAffinity
+from policies.accelerators.requests import inventory_of
 from policies.core.coverage import Coverage, Reading
 from policies.core.facts import Facts
 from policies.core.finding import Mode, Profile
