@@ -9,7 +9,6 @@ The budget is generous: a long one costs nothing if the start succeeds, and a sh
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -25,7 +24,7 @@ from policies.core.reasons import in_words, times
 from policies.kube import quantities as units
 from policies.kube.names import shortened
 from policies.kube.objects.metadata import Quantity
-from policies.kube.objects.pods import Pod, Volume
+from policies.kube.objects.pods import Pod, Volume, is_accelerator
 from policies.kube.pods import Container
 from policies.probes.declared_models import (
     annotation_of,
@@ -279,7 +278,6 @@ def _rate(rate: int) -> str:
 
 # --- the largest possible model, if its size is unknown -----------------------------------------
 
-_ACCELERATOR: Final = re.compile("gpu|gaudi|tpu|neuron|npu|/mig-")
 _ACCELERATOR_BYTES: Final = 80 * 10**9
 
 
@@ -287,7 +285,7 @@ def _largest_model(pod: Pod, container: Container) -> int:
     """The most bytes that fit into a container's accelerators, its memory or its own volumes."""
     resources = container.typed.resources
     asked = {**resources.requests, **resources.limits}
-    accelerators = sum(units.bytes_or_zero(value) for key, value in asked.items() if _ACCELERATOR.search(key))
+    accelerators = sum(units.bytes_or_zero(value) for key, value in asked.items() if is_accelerator(key))
     own = [units.bytes_or_zero(_size_of(volume)) for volume in mounted_disks(pod, container)]
     return max(accelerators * _ACCELERATOR_BYTES, units.bytes_or_zero(asked.get("memory")), *own, 0)
 

@@ -15,70 +15,24 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.commands import StepBudget
-from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.dns import ResolvedService, resolve
 from policies.core.facts import BY_NAME, NO_OBJECTS, Cluster
 from policies.core.finding import Certainty
 from policies.core.listing import Listing, is_manifest
-from policies.core.pod_templates import pod_templates
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads, selects
 from policies.core.target import Target
-from policies.core.workloads import workloads_by_kind
 from policies.kube.cache import Cache
-from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json, integer, mapping, maps, text
+from policies.kube.json import Json, text
 from policies.kube.objects.services import Service
+from policies.relations.cached_links import CACHED_LINKS, CachedLinks, cached_links
 from policies.relations.links import Link, Relation, blocking_links
 
 MAX_WAITERS: Final = 256
 """Workloads in one search; larger groups of workloads that wait for each other are not judged."""
 
-MAX_STEPS: Final = 10_000
-"""The budget of steps for reading the commands of another workload; beyond it, its waits are unknown."""
-
 Identity = tuple[str, str, str]
 """Namespace, kind and name."""
-
-
-class CachedLinks(Struct, frozen=True):
-    """The part of a workload that a watch cache stores for this package."""
-
-    links: tuple[Link, ...]
-    """The links that keep its pods from becoming ready."""
-    ready: bool
-    """Whether one of its pods is ready."""
-
-
-CACHED_LINKS: Final = "relations"
-"""The key of the `CachedLinks` in a cached workload. JSON cannot contain one, so no manifest can forge it."""
-
-
-def cached_links(obj: Json) -> CachedLinks | None:
-    """What a cache stores of a workload from an API server; None if it neither waits nor has ready pods."""
-    workload = workloads_by_kind().get(kind_of(obj))
-    if workload is None:
-        return None
-    links: tuple[Link, ...] = ()
-    if _may_wait(obj):
-        templates = pod_templates(obj, {workload.gk: workload})
-        allowance = ReviewBudget(StepBudget(MAX_STEPS))
-        if all(commands_fit(template, allowance) for template in templates):
-            links = blocking_links(Target(obj, workload.gk, templates))
-    ready = integer(obj, "status", "readyReplicas", default=0) > 0
-    if not links and not ready:
-        return None
-    return CachedLinks(links, ready)
-
-
-def _may_wait(obj: Json) -> bool:
-    """Whether the pod template has a field that can wait. Most workloads have none and need no more work."""
-    spec = mapping(obj, "spec", "template", "spec")
-    return "initContainers" in spec or any(
-        "command" in container or "args" in container or "readinessProbe" in container
-        for container in maps(spec, "containers")
-    )
 
 
 class Waiter(Struct, frozen=True):
@@ -114,7 +68,7 @@ class Cycle(Struct, frozen=True):
 
     @property
     def certainty(self) -> Certainty:
-        """SURE if none of them can start; LIKELY if that is so only while all of them are down."""
+        """CERTAIN if none of them can start; LIKELY if that is so only while all of them are down."""
         if any(step.link.certainty is not Certainty.CERTAIN for step in self.steps):
             return Certainty.UNDECIDED
         return Certainty.LIKELY if self.running or self.limit is not None else Certainty.CERTAIN

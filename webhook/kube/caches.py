@@ -19,8 +19,8 @@ from policies.core.resources import Resource, ResourceKind, resource_kinds
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects.reading import WrongTypeError
 from policies.probes.observed import OBSERVED, trimmed
+from policies.relations.cached_links import CACHED_LINKS, CachedLinks, cached_links
 from policies.relations.devices import OFFER, offer_of
-from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cached_links
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
 from webhook.kube.calls import ApiError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -185,6 +186,15 @@ def is_extended(resource: str) -> bool:
     pkg/apis/core/helper/helpers.go of Kubernetes."""
     domain, slash, _ = resource.partition("/")
     return bool(slash) and not domain.endswith("kubernetes.io") and not domain.startswith("requests.")
+
+
+def is_accelerator(resource: str) -> bool:
+    """Whether a resource is a GPU, or another accelerator, by its name; `accelerators/vendors.yaml` knows the
+    vendors, for decisions that need one."""
+    return _ACCELERATOR.search(resource) is not None
+
+
+_ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|npu|gaudi|mig-|neuron)|^gpu\.")
 
 
 def is_device(resource: str) -> bool:

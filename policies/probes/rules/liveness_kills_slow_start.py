@@ -12,7 +12,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.finding import Mode
 from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
-from policies.kube.objects.pods import ContainerSpec
+from policies.kube.objects.pods import ContainerSpec, is_accelerator
 from policies.kube.pods import Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.first_party import has_a_model, is_example, is_third_party
@@ -33,7 +33,6 @@ _SMALL: Final = 32
 _LITTLE: Final = 1 << 30
 """Bytes. Whoever limits the memory of a server without accelerators to less has no model of gigabytes."""
 _NOTEBOOK: Final = GroupKind("kubeflow.org", "Notebook")
-_ACCELERATOR: Final = re.compile(r"/(?:gpu|tpu|npu|gaudi|mig-|neuron)")
 _HUB: Final = re.compile(r"[A-Za-z0-9][\w-]*/[\w-][\w.-]*")
 """A model of a hub: BAAI/bge-m3."""
 _ADDRESS: Final = re.compile(r"UR[LI]|ENDPOINT|API_BASE|HOST|ADDR|SERVER")
@@ -143,7 +142,7 @@ def _names_a_model(container: ContainerSpec) -> bool:
 
 def _requests_accelerators(container: ContainerSpec) -> bool:
     asked = {**container.resources.requests, **container.resources.limits}
-    return any(map(_ACCELERATOR.search, asked))
+    return any(map(is_accelerator, asked))
 
 
 def _slow_start_hint(probe: ContainerProbe, expected: int) -> str:

@@ -143,7 +143,7 @@ def _compared(target: Target, link: Link, service: Service, providers: list[Obje
 
 
 def _certainty(obj: Object, link: Link, service: Object, provider: Object) -> Certainty:
-    """SURE for the objects of one release or application: only these are deployed in one order."""
+    """CERTAIN for the objects of one release or application: only these are deployed in one order."""
     if link.certainty is not Certainty.CERTAIN:
         return Certainty.UNDECIDED
     instance = obj.metadata.labels.get(_INSTANCE)

@@ -6,6 +6,7 @@ import pytest
 
 from policies.kube.json import Json
 from policies.relations import wait_cycles
+from policies.relations.cached_links import CachedLinks, cached_links
 from tests.policies.core.reviews import STANDARD
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
@@ -44,9 +45,8 @@ def workload(number: int) -> list[Json]:
 def test_manifests_are_read_once_for_all_reviews(monkeypatch: pytest.MonkeyPatch) -> None:
     objects = [obj for number in range(COUNT) for obj in workload(number)]
     read: list[str] = []
-    cached_links = wait_cycles.cached_links
 
-    def counted(obj: Json) -> wait_cycles.CachedLinks | None:
+    def counted(obj: Json) -> CachedLinks | None:
         read.append(obj["metadata"]["name"])
         return cached_links(obj)
 

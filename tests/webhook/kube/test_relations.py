@@ -11,8 +11,9 @@ from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.relations import wait_cycles
+from policies.relations.cached_links import CACHED_LINKS, CachedLinks, cached_links
 from policies.relations.links import MAX_LINKS
-from policies.relations.wait_cycles import CACHED_LINKS, CachedLinks, cycle_through
+from policies.relations.wait_cycles import cycle_through
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled, stores_of
 from webhook.kube.caches import ClusterCache
@@ -98,14 +99,14 @@ def test_a_hostile_workload_has_a_bounded_number_of_links() -> None:
     script = f"for h in {hosts}; do until nc -z $h 80; do sleep 1; done; done"
     looped["spec"]["template"]["spec"]["initContainers"][0]["command"][2] = script
     for hostile in (deployment("a", *[f"s{n}" for n in range(500)]), looped):
-        cached = wait_cycles.cached_links(hostile)
+        cached = cached_links(hostile)
         assert cached is None or len(cached.links) <= MAX_LINKS
 
 
 def test_a_command_that_costs_too_much_to_read_has_no_known_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(wait_cycles.cached_links(deployment("a", "b")), CachedLinks)
-    monkeypatch.setattr(wait_cycles, "MAX_STEPS", 5)
-    assert wait_cycles.cached_links(deployment("a", "b")) is None
+    assert isinstance(cached_links(deployment("a", "b")), CachedLinks)
+    monkeypatch.setattr("policies.relations.cached_links.MAX_STEPS", 5)
+    assert cached_links(deployment("a", "b")) is None
 
 
 def test_a_group_that_is_too_large_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
