@@ -12,7 +12,7 @@
 | which rules run, and what they found | `rules` |
 | which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
-| which controller sent the request: its pods are never refused, and it reads no warnings | `controllers` |
+| whether a controller sent the request: its replacements are never refused | `controllers` |
 | what the result is, and which of its findings an answer has | `decision` |
 | how it is said | `messages` |
 | which forms an answer has, and how each is made | `answer` |

@@ -1,6 +1,6 @@
 """The decision, which the server and the command line share: pure functions, no I/O.
 
-The steps of a review in their order:
+The steps of a review in their order; the table of the package has all modules:
 
 | step | module |
 |---|---|

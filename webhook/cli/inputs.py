@@ -37,12 +37,21 @@ class Input(Struct, frozen=True):
     cluster: Cluster
     objects: Iterator[Json]
     reviews: Iterator[Reviewed]
-    documents: Sequence[Document] = ()
-    """Of `applied`: the manifests."""
-    policy: str = ""
-    """Of `applied`: the source of the policy, such as `the built-in one`."""
-    not_read: Sequence[str] = ()
-    """Of `applied`: one sentence for each kind that may not be read."""
+
+
+class Applied(Struct, frozen=True):
+    """Manifests in their namespaces, next to the objects of a cluster."""
+
+    config: Config
+    policy: str
+    """The source of the policy, such as `the built-in one`."""
+    cluster: Cluster
+    documents: Sequence[Document]
+    """The manifests."""
+    objects: Iterator[Json]
+    """Those of the cluster that no manifest replaces, then the manifests; read as they are consumed."""
+    not_read: Sequence[str]
+    """One sentence for each kind that may not be read."""
 
 
 @contextmanager
@@ -60,7 +69,8 @@ def opened(args: argparse.Namespace) -> Iterator[Input]:
 
     if args.against:
         with applied(args, documents, whole=not problems) as found:
-            yield found
+            reviews = review_documents(found.documents, found.config, found.cluster)
+            yield Input(found.config, found.cluster, found.objects, reviews)
     elif args.paths:
         config = read_policy(args.policy, None, args.kubeconfig, args.context)
         objects = [document.obj for document in documents]
@@ -85,9 +95,8 @@ def applied(
     observed: Json | None = None,
     *,
     whole: bool = True,
-) -> Iterator[Input]:
-    """Manifests as if applied to the cluster that `--against` chooses. Its objects are those that no manifest
-    replaces, and the manifests.
+) -> Iterator[Applied]:
+    """Manifests as if applied to the cluster that `--against` chooses.
 
     `whole`: whether all documents of the input could be read.
     """
@@ -109,8 +118,7 @@ def applied(
             yield from objects
 
         cluster = OverlaidCluster(ManifestCluster(objects, observed, whole=whole), scan.cluster)
-        reviews = review_documents(documents, config, cluster)
-        yield Input(config, cluster, all_objects(), reviews, documents, policy, scan.not_read)
+        yield Applied(config, policy, cluster, documents, all_objects(), scan.not_read)
 
 
 def _with_namespace(document: Document, namespace: str, scan: Scan) -> Document:

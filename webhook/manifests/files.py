@@ -103,7 +103,7 @@ def read(
     """
     documents, problems = read_all(paths, stdin, lenient=lenient)
     if problems:
-        raise problems[0]
+        raise UserError(*problems)
     return documents
 
 

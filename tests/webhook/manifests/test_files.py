@@ -61,6 +61,13 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> No
         read([str(tmp_path)])
 
 
+def test_each_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    write(tmp_path, a_yaml="a: [", b_yaml=POD, c_yaml="c: {")
+    with pytest.raises(UserError) as raised:
+        read([str(tmp_path)])
+    assert [Path(str(each).partition(":")[0]).name for each in raised.value.problems] == ["a.yaml", "c.yaml"]
+
+
 def test_a_key_that_appears_twice_is_noted_and_its_last_value_counts(tmp_path: Path) -> None:
     file = tmp_path / "chart.yaml"
     file.write_text(
