@@ -5,7 +5,7 @@
 | which commands there are | `main`; each has a module of its name |
 | which examples `--help` shows | `examples` |
 | what a command reads | `inputs`, `named_policy`, `connection`, `cluster_facts` |
-| how objects are reviewed | `reviewed`, `cluster_reviews` |
+| how objects are reviewed | `reviewed`, `cluster_reviews`; which others a finding names: `named_objects` |
 | how the views of `scan` are made | `missed`, with `repair`; `servers`, `pulled_models` |
 | how earlier figures are compared | `history` |
 | how `policy diff` and `policy test` work | `policy_diff`, `policy_test` |
