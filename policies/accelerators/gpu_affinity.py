@@ -36,7 +36,7 @@ from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
 from policies.core.listing import Listing
 from policies.core.pod_view import PodView
-from policies.core.reasons import UNREAD, Reasons
+from policies.core.reasons import NO_REASONS, Reasons
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
@@ -68,7 +68,7 @@ GROUPS: Final = (
 """The labels of controllers for the pods of one group, the widest group of a kind first."""
 
 
-def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = UNREAD) -> Json:
+def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     view = facts.view(pod)
     spec, owner = view.typed.spec, view.owner
     if spec.node_name or (owner is not None and owner.kind == "DaemonSet"):

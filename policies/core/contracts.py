@@ -18,7 +18,7 @@ from policies.core.data import load_one
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding, Mode, Profile
 from policies.core.pod_view import PodFeature
-from policies.core.reasons import UNREAD, Reasons
+from policies.core.reasons import NO_REASONS, Reasons
 from policies.core.settings import Field, Model, S
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import GroupKind
@@ -50,7 +50,7 @@ S_contra = TypeVar("S_contra", bound=Model, contravariant=True)
 class Mutate(Protocol[S_contra]):
     """The function of a mutator: the object with the added fields, and a reason for each."""
 
-    def __call__(self, obj: Json, settings: S_contra, facts: Facts, why: Reasons = UNREAD, /) -> Json: ...
+    def __call__(self, obj: Json, settings: S_contra, facts: Facts, why: Reasons = NO_REASONS, /) -> Json: ...
 
 
 class Mutator(Struct, Generic[S], frozen=True):

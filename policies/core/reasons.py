@@ -90,7 +90,7 @@ def _formatted(text: Lazy) -> str:
     return text if isinstance(text, str) else text()
 
 
-class _Unread(Reasons):
+class _NoReasons(Reasons):
     """Reasons that are not recorded."""
 
     __slots__ = ()
@@ -99,7 +99,7 @@ class _Unread(Reasons):
         pass
 
 
-UNREAD: Final[Reasons] = _Unread()
+NO_REASONS: Final[Reasons] = _NoReasons()
 """Ignores every reason."""
 
 

@@ -14,7 +14,7 @@ from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty, Finding
 from policies.core.groups import RAY_SERVES
 from policies.core.pod_view import PodView
-from policies.core.reasons import UNREAD, Reasons, in_words
+from policies.core.reasons import NO_REASONS, Reasons, in_words
 from policies.disruption.disruption_guard_settings import DisruptionGuard
 from policies.disruption.drains import drain_of
 from policies.jobs.jobs import has_label, is_someone_elses, jobs_in
@@ -51,7 +51,7 @@ _CONTROLLER_PORT: Final = re.compile("metric|health|probe|webhook|prof")
 """A part of the port names of controllers."""
 
 
-def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = UNREAD) -> Json:
+def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     if kind_of(pod) != POD:
         return pod  # `advise` reports Jobs
     view = facts.view(pod)

@@ -9,7 +9,7 @@ from policies.core.annotations import RETRYABLE_EXIT_CODES
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
-from policies.core.reasons import UNREAD, Reasons, in_words
+from policies.core.reasons import NO_REASONS, Reasons, in_words
 from policies.core.runs import runs_in
 from policies.jobs.job_retries_settings import JobRetries
 from policies.jobs.jobs import (
@@ -41,7 +41,7 @@ _MAX_CODES: Final = 50
 """Exit codes in the annotation."""
 
 
-def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD) -> Json:
+def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     if kind_of(obj) == POD:
         return with_log_fallback(obj, settings, facts, why)
     if is_someone_elses(obj) or is_hook(obj):
@@ -66,7 +66,7 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = UNREAD)
     return obj if stored else _with_history(obj, settings, facts, why)
 
 
-def _with_ending(obj: Json, why: Reasons = UNREAD) -> Json:
+def _with_ending(obj: Json, why: Reasons = NO_REASONS) -> Json:
     """The workload with the value that deletes its running pods at its end, if all pods that may still run
     then never end by themselves."""
     for run in runs_in(obj):

@@ -15,7 +15,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set, leads
-from policies.core.reasons import UNREAD, Reasons
+from policies.core.reasons import NO_REASONS, Reasons
 from policies.core.resources import Resource
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
@@ -53,7 +53,7 @@ _UID: Final = 65532
 """The user and group of the image, for pods whose other containers run as root."""
 
 
-def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
+def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     """Add the sidecar, its volumes and the mounts of the models to a pod that requests models."""
     try:
         annotated = _with_annotations(pod, settings, facts)
@@ -69,7 +69,7 @@ def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD
     return changed
 
 
-def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = UNREAD) -> Json:
+def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     pull = pull_of(pod, facts, settings.model_dir)
     if pull is None or not pull.targets:
         return pod

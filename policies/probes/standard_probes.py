@@ -17,7 +17,7 @@ from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.pod_view import PodView
-from policies.core.reasons import UNREAD, Reasons, in_words, times
+from policies.core.reasons import NO_REASONS, Reasons, in_words, times
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, maps
 from policies.kube.objects.pods import Probe
@@ -53,7 +53,7 @@ _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
 
 
-def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = UNREAD) -> Json:
+def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     """Add the missing probes of serving containers, and a startupProbe to each container whose livenessProbe
     would end the start. In a pod that runs to completion, only an annotation adds a probe."""
     pod, changed = facts.view(obj), obj

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.core.contracts import Mutator
-from policies.core.reasons import UNREAD, Reasons
+from policies.core.reasons import NO_REASONS, Reasons
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, replaced
 from policies.worker_names.worker_names_settings import WorkerNames
@@ -261,7 +261,7 @@ def _listed(names: Sequence[str]) -> str:
 # --- the change ----------------------------------------------------------------------------------
 
 
-def with_name(pod: Json, name: str, why: Reasons = UNREAD) -> Json:
+def with_name(pod: Json, name: str, why: Reasons = NO_REASONS) -> Json:
     """A copy of the pod with its name and without `generateName`.
 
     With `generateName`, the API server's 409 for an existing name would be a message about generated names.

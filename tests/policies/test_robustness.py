@@ -48,7 +48,7 @@ def judged(obj: Json, by: Iterable[Rule] = RULES) -> list[Finding]:
     if not judging:
         return []
     bounds = bounded(obj, KINDS, allowance())
-    if bounds.undecided:
+    if bounds.left_out:
         return []
     target = Target(obj, kind, bounds.templates)
     return [finding for rule in judging for finding in rule.check(target, Facts())]

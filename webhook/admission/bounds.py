@@ -65,16 +65,16 @@ class Bounds(Struct, frozen=True):
 
     templates: tuple[PodTemplate, ...]
     """The pod templates that can be decided."""
-    undecided: tuple[str, ...] = ()
-    """A sentence for each undecided part."""
-    any_decided: bool = True
-    """False if no part of the object can be decided."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for each part that can't be decided."""
+    any_read: bool = True
+    """Whether any part of the object can be decided."""
     shapes: Shapes | None = None
     """Pod specs found by their structure if the kind is unknown."""
 
     def coverage(self, obj: Json, workloads: Mapping[GroupKind, Workload]) -> Coverage:
         """The read and unread parts of the object."""
-        return coverage(obj, workloads, self.templates, self.undecided, self.shapes)
+        return coverage(obj, workloads, self.templates, self.left_out, self.shapes)
 
 
 def allowance() -> ReviewBudget:
@@ -94,16 +94,16 @@ def bounded(
     kind = kind_of(obj)
     try:
         if problem := _measured(obj, steps):
-            return Bounds((), (_sentence("", problem),), any_decided=False)
+            return Bounds((), (_sentence("", problem),), any_read=False)
         if kind != POD:  # the type of a Pod is that of its template
             read(obj, type_of(kind))
         shapes = None if _is_known(kind, workloads) else found_by_shape(obj)
         templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
         steps.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
-        return Bounds((), (_sentence("", "it is too large for a review to read"),), any_decided=False)
+        return Bounds((), (_sentence("", "it is too large for a review to read"),), any_read=False)
     except WrongTypeError as error:
-        return Bounds((), (_sentence("", str(error)),), any_decided=False)
+        return Bounds((), (_sentence("", str(error)),), any_read=False)
     decided, undecided = [], []
     for template in templates:
         if problem := _wrong_type(template) or _unnameable(template):
@@ -112,7 +112,7 @@ def bounded(
             decided.append(template)
         else:
             undecided.append(_sentence(template.path, "its commands take too long to read in a review"))
-    return Bounds(tuple(decided), _few(undecided), any_decided=bool(decided) or not undecided, shapes=shapes)
+    return Bounds(tuple(decided), _few(undecided), any_read=bool(decided) or not undecided, shapes=shapes)
 
 
 def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:

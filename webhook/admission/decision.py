@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from policies.core.contracts import Family
 from policies.core.coverage import Coverage
 from policies.core.finding import Finding, Mode
-from policies.core.reasons import UNREAD, Reasons
+from policies.core.reasons import NO_REASONS, Reasons
 from policies.kube.json import Json
 from policies.kube.names import shortened
 from webhook.admission.json_patch import Operation
@@ -30,7 +30,7 @@ class Change:
     before: Json
     template: str = ""
     """Field path of the projected pod template; empty for the object itself."""
-    why: Reasons = field(default=UNREAD, compare=False, repr=False)
+    why: Reasons = field(default=NO_REASONS, compare=False, repr=False)
     """The reason for each field."""
     known: frozenset[tuple[str, str]] = frozenset()
     """Path and text of the reasons that the object had before an update."""

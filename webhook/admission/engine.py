@@ -55,8 +55,8 @@ def mutate(review: Review) -> Decision:
     mutators = mutators_of(review.kind, review.request.operation) if in_scope(review.request, config) else ()
     if not mutators:
         return Decision(obj)
-    if review.bounds.undecided:
-        return Decision(obj, notes=review.bounds.undecided, owned=review.owned)
+    if review.bounds.left_out:
+        return Decision(obj, notes=review.bounds.left_out, owned=review.owned)
     folded = fold(obj, mutators, review.context)
     results, notes = most_important(folded.results, folded.notes)
     final = folded.object
@@ -83,15 +83,15 @@ def validate(review: Review) -> Decision:
     bounds = review.bounds
     covered = bounds.coverage(obj, config.workloads)
     decision = Decision(obj, owned=review.owned, docs_url=config.webhook.docs_url, coverage=covered)
-    if not bounds.any_decided:
-        return replace(decision, notes=bounds.undecided)
+    if not bounds.any_read:
+        return replace(decision, notes=bounds.left_out)
     projection = project(obj, bounds.templates, review.context)
     judged = judge(projection, review)
     old = OldObject.of(review)
     results, crashes = ratchet(judged.results, judged.crashes, review, projection.target, old)
     kept, notes = most_important(
         (*results, *projection.advice_beyond(results)),
-        (*bounds.undecided, *notes_about_annotations(projection.target, judged.exemptions)),
+        (*bounds.left_out, *notes_about_annotations(projection.target, judged.exemptions)),
     )
     return replace(
         decision,

@@ -51,7 +51,7 @@ class OldObject:
         """None if the object exceeds the budget."""
         review = self._review
         bounds = bounded(self.obj, review.config.workloads, review.budget)
-        return None if bounds.undecided else project(self.obj, bounds.templates, review.context)
+        return None if bounds.left_out else project(self.obj, bounds.templates, review.context)
 
 
 def ratchet(
@@ -62,7 +62,7 @@ def ratchet(
     if not any(result.denies for result in results) and not any(crash.denies for crash in crashes):
         return results, crashes
     why = never_refused(review.request, review.config)
-    if review.bounds.undecided:
+    if review.bounds.left_out:
         why = "part of it isn't reviewed"
     elif not why and old is not None and old.projection is None:
         why = "the previous version is too large to compare"

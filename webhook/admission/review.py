@@ -106,7 +106,7 @@ def of_running(pod: Json, config: Config, cluster: Cluster) -> tuple[PodTemplate
     has a value of a wrong type."""
     pod = {"apiVersion": "v1", "kind": "Pod", **pod}
     bounds = bounded(pod, {}, allowance())
-    if bounds.undecided:
+    if bounds.left_out:
         return None
     [template] = bounds.templates
     views = PodViews([template.view])

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def _readable(given: Input, unread: list[str]) -> Iterator[Json]:
     """The objects that can be read; for the others a sentence is added to `unread`."""
     for obj in given.objects:
-        undecided = bounded(obj, given.config.workloads, allowance()).undecided
+        undecided = bounded(obj, given.config.workloads, allowance()).left_out
         if undecided:
             unread.append(f"{kind_of(obj).kind} {text(obj, 'metadata', 'name')}: {undecided[0]}")
         else:

@@ -252,8 +252,8 @@ def _manifest_of(pod: Json, top: Json, config: Config) -> Json:
 def _workload(document: Document, config: Config, cluster: Cluster, template: PodTemplate) -> WhyAnswer:
     obj = document.obj
     bounds = bounded(obj, config.workloads, allowance())
-    if not bounds.any_decided:
-        raise UserError(f"{document.source}: {bounds.undecided[0]}")
+    if not bounds.any_read:
+        raise UserError(f"{document.source}: {bounds.left_out[0]}")
     written = obj
     if document.runs and kind_of(obj) == JOB:
         written = _as_written(obj)

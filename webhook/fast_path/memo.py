@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from policies.core.facts import Cluster
 from policies.core.finding import Finding
 from policies.core.listing import Listing
-from policies.core.reasons import UNREAD
+from policies.core.reasons import NO_REASONS
 from policies.core.resources import Resource
 from webhook.admission.answer import Answer, Note, Prepared, Recalled, Response
 from webhook.admission.answer_encoding import prepared
@@ -275,7 +275,7 @@ def summary(decision: Decision) -> Decision:
     return Decision(
         {},
         changes=tuple(
-            dataclasses.replace(change, patch=(), before={}, why=UNREAD, known=frozenset())
+            dataclasses.replace(change, patch=(), before={}, why=NO_REASONS, known=frozenset())
             for change in decision.changes
         ),
         results=tuple(replace(result, finding=_NO_TEXT) for result in decision.results),

@@ -58,7 +58,7 @@ def _targets(objects: tuple[Json, ...], config: Config, cluster: Cluster) -> Ite
     for obj in objects:
         context = Context.of(obj, text(obj, "metadata", "namespace") or "default", config, cluster)
         bounds = bounded(obj, config.workloads, allowance())
-        if not bounds.undecided:  # else a value has a wrong type, and no rule reads it
+        if not bounds.left_out:  # else a value has a wrong type, and no rule reads it
             yield project(obj, bounds.templates, context).target, context
 
 

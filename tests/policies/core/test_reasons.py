@@ -1,6 +1,6 @@
 """Reasons are formatted when they are read."""
 
-from policies.core.reasons import MAX_REASON_LENGTH, UNREAD, Reason, Reasons, in_words, times
+from policies.core.reasons import MAX_REASON_LENGTH, NO_REASONS, Reason, Reasons, in_words, times
 
 
 def test_a_text_is_formatted_once_when_it_is_read() -> None:
@@ -26,8 +26,8 @@ def test_reasons_are_ordered_limited_and_placed() -> None:
         ("spec.template.spec.b", "p"),
     ]
     assert [each.path for each in why] == ["spec.a", "spec.b"]
-    UNREAD.give("spec.a", "a")
-    assert list(UNREAD) == []
+    NO_REASONS.give("spec.a", "a")
+    assert list(NO_REASONS) == []
 
 
 FACTORS = {1.0: "", 2: "twice", 3.0: "three times", 4.5: "4.5 times"}

@@ -52,8 +52,8 @@ def test_an_object_that_is_nested_too_deeply_is_undecided() -> None:
     for _ in range(MAX_LEVELS - 3):
         inner = {"a": inner}
     made = pod(server(), unknown=inner)
-    assert bounded(made, CONFIG.workloads, allowance()).undecided == ()
-    [why] = bounded({**made, "more": [[inner]]}, CONFIG.workloads, allowance()).undecided
+    assert bounded(made, CONFIG.workloads, allowance()).left_out == ()
+    [why] = bounded({**made, "more": [[inner]]}, CONFIG.workloads, allowance()).left_out
     assert why.startswith("the object isn't reviewed: it is nested deeper than 200 levels.")
 
 
@@ -148,7 +148,7 @@ def test_earlier_readings_do_not_affect_decisions() -> None:
     spent = []
     for _ in range(2):
         given = allowance()
-        assert bounded(made, CONFIG.workloads, given).undecided == ()
+        assert bounded(made, CONFIG.workloads, given).left_out == ()
         spent.append(given.budget.spent)
     assert spent[0] == spent[1]
 
@@ -161,7 +161,7 @@ def test_a_command_is_paid_for_once_a_review() -> None:
     spent = []
     for made in (one, many):
         given = allowance()
-        assert bounded(made, CONFIG.workloads, given).undecided == ()
+        assert bounded(made, CONFIG.workloads, given).left_out == ()
         spent.append(given.budget.spent)
     assert spent[1] < 2 * spent[0]
 
@@ -171,8 +171,8 @@ def test_a_command_is_paid_for_once_a_review() -> None:
 )
 def test_a_long_annotation_is_not_read(key: str, most: int) -> None:
     made: Callable[[int], Json] = lambda n: deployment(pod(annotations={f"mlchassis.dev/{key}": "x" * n}))  # noqa: E731
-    assert bounded(made(most), CONFIG.workloads, allowance()).undecided == ()
-    (sentence,) = bounded(made(most + 1), CONFIG.workloads, allowance()).undecided
+    assert bounded(made(most), CONFIG.workloads, allowance()).left_out == ()
+    (sentence,) = bounded(made(most + 1), CONFIG.workloads, allowance()).left_out
     assert f"annotation mlchassis.dev/{key} is longer than {most} characters" in sentence
 
 

@@ -15,7 +15,7 @@ from policies.core import registry
 from policies.core.contracts import Family, Modes, Mutator, Rule, RuleDocument
 from policies.core.facts import Facts, NoCluster
 from policies.core.finding import Certainty, Finding, Mode
-from policies.core.reasons import UNREAD, Reasons
+from policies.core.reasons import NO_REASONS, Reasons
 from policies.core.settings import Settings
 from policies.core.target import Target
 from policies.kube.group_kinds import POD
@@ -44,12 +44,12 @@ class Seen(Settings):
     """Key `seen.yaml`."""
 
 
-def label(pod: Json, settings: Label, facts: Facts, why: Reasons = UNREAD) -> Json:
+def label(pod: Json, settings: Label, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     path = ("metadata", "labels", "chassis")
     return pod if dig(pod, *path) is not None else replaced(pod, path, settings.value)
 
 
-def seen(pod: Json, settings: Seen, facts: Facts, why: Reasons = UNREAD) -> Json:
+def seen(pod: Json, settings: Seen, facts: Facts, why: Reasons = NO_REASONS) -> Json:
     if text(pod, "metadata", "labels", "crash"):
         raise RuntimeError("toy")
     done = text(pod, "metadata", "annotations", "seen")
