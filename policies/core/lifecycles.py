@@ -297,6 +297,7 @@ class Lifecycle(Model):
     managed_by: str = Field("", description="path of the name of the controller that creates the pods")
     controller: str = Field("", description="its value for the kind's own controller, as if it were absent")
     elastic: tuple[str, ...] = Field((), description="paths of fields with which pods may come and go")
+    least_pods: str = Field("", description="path of the number of pods below which it doesn't work even so")
     empty: str = Field(
         "", description="what the controller does for a role with 0 pods, as half a sentence; empty: nothing"
     )

@@ -86,6 +86,14 @@ class Run(Struct, frozen=True):
         return any(map(self.has, self.life.elastic))
 
     @property
+    def changes_size(self) -> bool:
+        """Whether it also works with fewer pods than it creates first."""
+        if not self.is_elastic:
+            return False
+        least = self.value(self.life.least_pods) if self.life.least_pods else None
+        return not isinstance(least, int) or least < sum(each.pods for each in self.roles())
+
+    @property
     def per_pod(self) -> str:
         """What the operator tells torchrun about the number of processes in each pod; empty if nothing."""
         known = self.life.per_pod

@@ -107,7 +107,7 @@ def _too_large(
     total = sum(count for _, count, _ in pods)
     least = run.value(gang.least) if gang.least else 1
     least = total if least is None else least
-    if run.is_elastic or not isinstance(least, int) or least < 1 or total > _MAX_PODS:
+    if run.changes_size or not isinstance(least, int) or least < 1 or total > _MAX_PODS:
         return
     for resource, limit in limits.items():
         # Any pods may be the first ones: these are the smallest.

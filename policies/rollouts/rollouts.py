@@ -128,7 +128,7 @@ def pods_in_group(target: Target) -> dict[str, int]:
     runs = list(runs_in(target.obj))
     if (
         not runs
-        or any(run.is_elastic or any(map(run.has, run.life.in_turn)) for run in runs)
+        or any(run.changes_size or any(map(run.has, run.life.in_turn)) for run in runs)
         or not any(t.workload is not None and t.workload.group for t in target.templates)
     ):
         return {}

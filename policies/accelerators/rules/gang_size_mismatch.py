@@ -11,7 +11,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.runs import runs_in
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
-from policies.kube.json import dig, mapping, maps, text
+from policies.kube.json import mapping, maps, text
 from policies.kube.names import plural
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
@@ -45,7 +45,7 @@ def check(target: Target, facts: Facts) -> Findings:
     steps = ("spec",) if volcano else ("spec", "runPolicy", "schedulingPolicy")
     least = _number(mapping(target.obj, *steps).get("minAvailable"))
     counts = [_pods(target, template) for template in target.templates]
-    elastic = dig(target.obj, "spec", "elasticPolicy") is not None  # the number of pods changes
+    elastic = any(run.changes_size for run in runs_in(target.obj))
     if least is None or None in counts or not counts or elastic:
         return
     path, made = f"{field_path(steps)}.minAvailable", sum(filter(None, counts))

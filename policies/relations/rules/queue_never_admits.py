@@ -237,7 +237,7 @@ def _all_together(
 
 def _pod_sets(target: Target) -> Iterator[tuple[PodTemplate, int]]:
     """The templates with the number of their pods that Kueue must admit together."""
-    elastic = any(run.is_elastic for run in runs_in(target.obj))
+    elastic = any(run.changes_size for run in runs_in(target.obj))
     for template in target.templates:
         role = None if target.kind in (JOB, CRON_JOB) else role_of(target.obj, template)
         pods = _min_pods(target) if role is None else min(role.pods, 1) if elastic else role.pods
