@@ -12,11 +12,13 @@ from typing import Final
 from policies.accelerators.catalogue import whole_quantity
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import Inventory
+from policies.accelerators.vendors import GIB
 from policies.core.facts import Facts
 from policies.core.listing import TypedIndex
 from policies.core.pod_view import PodView
 from policies.kube.objects.devices import DeviceClass
 from policies.kube.objects.pods import DEVICE_CLASS, Pod, PodSpec, is_device
+from policies.kube.quantities import bytes_or_zero
 
 
 def inventory_of(settings: GpuAffinity, facts: Facts) -> Inventory:
@@ -83,6 +85,24 @@ def _asked_names(pod: PodSpec) -> Iterator[str]:
     for container in (*pod.containers, *pod.init_containers):
         for given in (container.resources.limits, container.resources.requests):
             yield from (name for name, value in given.items() if whole_quantity(value) > 0)
+
+
+_MANY_CPUS: Final = 4
+_MUCH_MEMORY: Final = 16 * GIB
+"""Requests for which a cluster often has to start a node: many nodes have 4 to 8 CPUs and 16 to 32 GiB."""
+
+
+def is_large(pod: PodView, facts: Facts) -> bool:
+    """Whether a pod requests an accelerator, or as much as a whole small node: it may have to wait for a node
+    that starts, and its work is expensive."""
+    if wants_accelerator(pod, facts):
+        return True
+    cpus, memory = 0, 0
+    for container in pod.typed.spec.containers:
+        asked = {**container.resources.limits, **container.resources.requests}
+        cpus += whole_quantity(asked.get("cpu", 0))
+        memory += bytes_or_zero(asked.get("memory"))
+    return cpus >= _MANY_CPUS or memory >= _MUCH_MEMORY
 
 
 def wants_accelerator(pod: PodView, facts: Facts) -> bool:

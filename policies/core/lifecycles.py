@@ -297,6 +297,12 @@ class Lifecycle(Model):
     managed_by: str = Field("", description="path of the name of the controller that creates the pods")
     controller: str = Field("", description="its value for the kind's own controller, as if it were absent")
     elastic: tuple[str, ...] = Field((), description="paths of fields with which pods may come and go")
+    together: tuple[str, ...] = Field(
+        (), description="paths of fields with which its pods find each other, if it doesn't train by its kind"
+    )
+    serves: tuple[str, ...] = Field(
+        (), description="paths of fields with which it runs until somebody deletes it, as a cluster does"
+    )
     least_pods: str = Field("", description="path of the number of pods below which it doesn't work even so")
     empty: str = Field(
         "", description="what the controller does for a role with 0 pods, as half a sentence; empty: nothing"

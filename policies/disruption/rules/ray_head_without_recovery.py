@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import is_large
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_CLUSTER, RAY_SERVICE
 from policies.kube.objects.ray import RayObject, WorkerGroupSpec
@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if sum(map(_size, obj.cluster.worker_group_specs)) < _SEVERAL:
         return
     workers = [each for each in target.templates if ".workerGroupSpecs" in each.path]
-    if not any(wants_accelerator(each.view, facts) for each in workers):
+    if not any(is_large(each.view, facts) for each in workers):
         return
     head = next((each for each in target.templates if ".headGroupSpec" in each.path), None)
     if head is not None:

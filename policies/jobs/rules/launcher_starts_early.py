@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import is_large
 from policies.containers.commands import container_command
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import Run, runs_in
 from policies.jobs.training import LAUNCHERS_DAEMON
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import JOB_SET
+from policies.kube.group_kinds import JOB_SET, GroupKind
+from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.objects.jobs import JobSet
 from policies.kube.pods import Role
 
 _LAUNCHERS: Final = frozenset({"mpirun", "mpiexec", "horovodrun", "orterun", "prun"})
+_VOLCANO_JOB: Final = GroupKind("batch.volcano.sh", "Job")
 _PATIENT: Final = 10
 """Retries. Their delays, which double from 10 s up to 5 or 6 minutes, add up to half an hour, in which a node
 starts and an image is pulled.
@@ -28,6 +30,8 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == JOB_SET:
         yield from _job_set(target)
+    if target.kind == _VOLCANO_JOB:
+        yield from _volcano(target)
     for run in runs_in(target.obj):
         start = run.life.start
         if start is None or (run.value(start.field) or start.default) not in start.early:
@@ -35,7 +39,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if any(map(run.has, start.unless)) or _is_patient(run):
             continue
         pods = {each.role.name: each.pods for each in run.roles()}
-        if not any(wants_accelerator(each.view, facts) for each in target.templates):
+        if not any(is_large(each.view, facts) for each in target.templates):
             continue  # small images on nodes that run already
         for launcher in _launchers(target, run):
             if pods.get(launcher[1]) and not _waits(launcher[0]):
@@ -78,6 +82,39 @@ def _job_set(target: Target) -> Findings:
             "first, the JobSet fails.",
             "Add dependsOn with the name of the workers' job and status Ready.",
         )
+
+
+def _volcano(target: Target) -> Iterator[Finding]:
+    """A task with mpirun, whose first failure is final, that starts together with tasks that run only
+    sshd."""
+    daemons = [
+        each
+        for each in target.templates
+        if LAUNCHERS_DAEMON in (programs := _programs(each)) and not programs & _LAUNCHERS
+    ]
+    for template in target.templates:
+        task = mapping(target.obj, *template.steps[:-1])
+        if not daemons or not _programs(template) & _LAUNCHERS or task.get("dependsOn"):
+            continue
+        if template.typed.spec.restart_policy != "Never" or _waits(template):
+            continue  # the kubelet starts others again until the workers answer
+        if any(map(_restarts, (*maps(target.obj, "spec", "policies"), *maps(task, "policies")))):
+            continue  # by then, the image is on the nodes
+        yield Finding(
+            f"{field_path(template.steps[:-1])}.dependsOn",
+            "The launcher starts together with the workers whose sshd it needs, and fails until they "
+            "answer. No policy restarts the Job, so the first failure is final. If a large image must be "
+            "pulled first, the Job fails.",
+            "Add dependsOn with the name of the workers' task, and set minAvailable to the number of "
+            "workers.",
+        )
+
+
+def _restarts(policy: Json) -> bool:
+    """Whether a policy of Volcano answers a failed pod with a restart."""
+    events = (text(policy, "event"), *strings(policy, "events"))
+    failed = "exitCode" in policy or not {"PodFailed", "TaskFailed", "*"}.isdisjoint(events)
+    return failed and text(policy, "action").startswith("Restart")
 
 
 def _is_patient(run: Run) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import is_large
 from policies.containers.idle import only_idles
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.runs import RetryAt, Run, runs_in
@@ -56,10 +56,12 @@ def _what(each: RetryAt) -> str:
 
 
 def _is_expensive(target: Target, run: Run, facts: Facts) -> bool:
-    """Whether a run holds accelerators, or several pods of a kind that trains."""
-    if any(wants_accelerator(template.view, facts) for template in target.templates):
+    """Whether a run holds accelerators or large pods, or several pods that train or work together."""
+    if not run.life.roles or any(is_large(template.view, facts) for template in target.templates):
         return True
-    return (run.life.trains and sum(each.pods for each in run.roles()) > 1) or not run.life.roles
+    together = run.life.trains or any(map(run.has, run.life.together))
+    serves = any(map(run.has, run.life.serves))
+    return together and not serves and sum(each.pods for each in run.roles()) > 1
 
 
 RULE = rule(__name__, check, requires=(PodFeature.COMPLETES,), unowned=True)
