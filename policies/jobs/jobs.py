@@ -88,6 +88,16 @@ class PlacedJobSpec(Struct, frozen=True):
         return self.typed.completion_mode == "Indexed"
 
     @property
+    def runs_as_one(self) -> bool:
+        """Whether its pods may need each other: they have names, all of them run at once, and no index has
+        retries of its own."""
+        return (
+            self.is_indexed
+            and self.typed.backoff_limit_per_index is None
+            and self.typed.parallelism >= (self.typed.completions or 0)
+        )
+
+    @property
     def has_failure_policy(self) -> bool:
         return self.typed.pod_failure_policy is not None
 
@@ -164,8 +174,8 @@ def is_gang(obj: Json, facts: Facts) -> bool:
             continue
         if kind_of(obj) == JOB_SET:
             pods += job.typed.parallelism * read(mapping(obj, *job.steps[:3]), ReplicatedJob).replicas
-        elif job.is_indexed:
-            pods += job.typed.parallelism
+        elif job.runs_as_one:
+            pods += job.typed.at_once
     return pods > 1
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.queues import is_queued, queue_to_name
 from policies.core.runs import role_of
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
@@ -21,9 +22,7 @@ from policies.kube.group_kinds import (
     GroupKind,
     kind_of,
 )
-from policies.kube.json import Json, dig, integer, mapping, text
-from policies.kube.metadata import annotations_of, labels_of
-from policies.kube.objects.queues import QUEUE_NAME
+from policies.kube.json import Json, dig, integer, mapping
 
 _TRAIN_JOB: Final = GroupKind("trainer.kubeflow.org", "TrainJob")
 _RAY: Final = (
@@ -37,33 +36,14 @@ _LEADS: Final = (LEADER_WORKER_SET, DISAGGREGATED_SET)
 """Kinds of sets of groups: a leader and its workers need each other, the groups do not."""
 _GANGS: Final = (JOB, CRON_JOB, JOB_SET, _TRAIN_JOB, *_RAY, *_LEADS, *KUBEFLOW_JOBS)
 
-_QUEUE_LABELS: Final = (
-    QUEUE_NAME,
-    "kueue.x-k8s.io/pod-group-name",
-    "volcano.sh/queue-name",
-    "ray.io/scheduler-name",
-    "ray.io/gang-scheduling-enabled",
-    "ray.io/priority-class-name",
-    "yunikorn.apache.org/task-group-name",
-    "scheduling.x-k8s.io/pod-group",
-    "pod-group.scheduling.sigs.k8s.io/name",
-    "kai.scheduler/queue",
-    "runai/queue",
-    "queue",
-)
-"""Labels and annotations for a gang scheduler or a queue."""
-_QUEUE_ANNOTATIONS: Final = (
-    "scheduling.k8s.io/group-name",
-    "scheduling.volcano.sh/queue-name",
-    *_QUEUE_LABELS,
-)
-
 
 def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     asking = [template for template in target.templates if catalogue.requests(template.typed.spec)]
     workers, gang = _largest_gang(target, asking)
-    if workers < 2 or _is_queued(target.obj) or any(map(_is_scheduled_together, gang)):
+    if workers > 1 and queue_to_name(target, facts):
+        return  # queue-bypassed reports it
+    if workers < 2 or is_queued(target.obj) or any(map(_is_scheduled_together, gang)):
         return
     pods, such = ("pods of a group", "groups") if target.kind in _LEADS else ("workers", "jobs")
     yield Finding(
@@ -85,7 +65,7 @@ def _largest_gang(target: Target, gang: Sequence[PodTemplate]) -> tuple[int, Seq
 
 def _is_scheduled_together(template: PodTemplate) -> bool:
     policy = template.base is not None and dig(template.base.obj, "spec", "podGroupPolicy") is not None
-    return policy or _is_queued(template.pod)
+    return policy or is_queued(template.pod)
 
 
 def _workers(obj: Json, template: PodTemplate) -> int:
@@ -105,24 +85,12 @@ def _workers(obj: Json, template: PodTemplate) -> int:
 
 
 def _indexed(job: Json) -> int:
-    """The pods of an indexed Job. Without an index they can't find each other; from Kubernetes 1.37 a Job may
-    request a gang."""
+    """The pods of an indexed Job. Without an index they can't find each other, and if not all indexes run at
+    once, none waits for another; from Kubernetes 1.37 a Job may request a gang."""
     gang = dig(job, "scheduling", "schedulingPolicy", "gang") is not None
     indexed = job.get("completionMode") == "Indexed"
-    return integer(job, "parallelism", default=1) if indexed and not gang else 0
-
-
-def _is_queued(obj: Json) -> bool:
-    spec = mapping(obj, "spec")
-    if text(spec, "schedulerName") not in ("", "default-scheduler"):
-        return True
-    if dig(spec, "runPolicy", "schedulingPolicy") is not None or spec.get("schedulingGates"):
-        return True
-    if spec.get("schedulingGroup") is not None or spec.get("workloadRef") is not None:
-        return True  # Kubernetes' own gang scheduling, KEP-4671
-    return any(key in labels_of(obj) for key in _QUEUE_LABELS) or any(
-        key in annotations_of(obj) for key in _QUEUE_ANNOTATIONS
-    )
+    pods = integer(job, "parallelism", default=1)
+    return pods if indexed and not gang and pods >= integer(job, "completions", default=0) else 0
 
 
 RULE = rule(__name__, check, _GANGS, requires=(PodFeature.EXTENDED,))
