@@ -261,6 +261,9 @@ class Workload(Model):
     no_claims: bool = Field(
         False, description="whether its controller creates no claims, although it creates more than pods"
     )
+    own_names: bool = Field(
+        False, description="whether the names of all Services that its controller creates begin with its own"
+    )
     owner: str = Field("", description="kind of the object that owns the pods; empty: the workload itself")
     group: bool = Field(
         False, description="whether its pods work as one group that starts and serves together"

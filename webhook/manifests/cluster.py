@@ -24,6 +24,7 @@ from policies.kube.group_kinds import (
     REPLICATION_CONTROLLER,
     SCALED_OBJECT,
     SECRET,
+    SERVICE,
     GroupKind,
     kind_of,
 )
@@ -164,9 +165,18 @@ class ManifestCluster(WholeObjects):
         return (
             self.named(kind, namespace, name) is None
             and (kind, name) not in _IN_EVERY_NAMESPACE
-            and not (self._has_operators if kind != CLAIM else self._may_have_other_claims)
+            and not self._may_be_made(kind, namespace, name)
             and self._creatable.isdisjoint((kind.resource, "*"))
         )
+
+    def _may_be_made(self, kind: GroupKind, namespace: str, name: str) -> bool:
+        """Whether the operator of an object of the set may create such an object."""
+        if kind == CLAIM:
+            return self._may_have_other_claims
+        if kind == SERVICE:
+            own = (self._named.get((each, namespace or "default"), {}) for each in _own_names())
+            return self._may_have_other_services or any(map(name.startswith, chain.from_iterable(own)))
+        return self._has_operators
 
     def makes_no(self, kind: GroupKind, namespace: str, name: str) -> bool:
         return self.whole and self.leaves_out(kind, namespace, name)
@@ -178,6 +188,10 @@ class ManifestCluster(WholeObjects):
     @cached_property
     def _may_have_other_claims(self) -> bool:
         return self._has_kinds_besides(_only_pods() | _without_claims())
+
+    @cached_property
+    def _may_have_other_services(self) -> bool:
+        return self._has_kinds_besides(_only_pods() | _own_names())
 
     def _has_kinds_besides(self, known: frozenset[GroupKind]) -> bool:
         """Whether objects of other kinds than those and Kubernetes' own may cause further objects."""
@@ -225,6 +239,12 @@ _IN_EVERY_NAMESPACE: Final = frozenset(
 def _only_pods() -> frozenset[GroupKind]:
     """Kinds outside the groups of Kubernetes whose controllers create nothing that other pods need."""
     return frozenset(each.gk for each in known_workloads() if each.only_pods)
+
+
+@cache
+def _own_names() -> frozenset[GroupKind]:
+    """Kinds outside the groups of Kubernetes whose controllers name all their Services after the object."""
+    return frozenset(each.gk for each in known_workloads() if each.own_names)
 
 
 @cache
