@@ -1,13 +1,13 @@
-"""ray-workers-die-with-head: livenessProbes that end Ray workers while they wait for a restarted head."""
+"""ray-workers-die-with-head: what ends Ray workers while they wait for a restarted head."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.objects.ray import RayObject
-from policies.kube.pods import Container
+from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
 from policies.probes.probe import LIVENESS, probes
 
@@ -22,6 +22,7 @@ _HEAD: Final = 120
 def check(target: Target, facts: Facts) -> Findings:
     if not target.read(RayObject).keeps_gcs:
         return  # the workers are lost with their head anyway
+    yield from _impatient(target)
     for probe in probes(target, LIVENESS):
         if ".workerGroupSpecs" not in probe.template.path or probe.container.index:
             continue
@@ -36,6 +37,24 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
+def _impatient(target: Target) -> Findings:
+    """Workers that end before a new head usually answers."""
+    for template in target.templates:
+        if ".workerGroupSpecs" not in template.path:
+            continue
+        for container in template.containers(Role.MAIN):
+            waits = _reconnect(container)
+            if container.index == 0 and waits < _HEAD:
+                index = [each.name for each in container.typed.env].index(_RECONNECT)
+                yield Finding(
+                    template.at(container, f"env[{index}]", "value"),
+                    f"The raylet of container {container.name} ends when the head hasn't answered for "
+                    f"{waits} s, but a restarted head often needs up to {_HEAD} s. The workers then restart "
+                    "although the state of the cluster is kept.",
+                    f"Remove {_RECONNECT}: KubeRay sets {_KUBERAYS} for workers.",
+                )
+
+
 def _reconnect(container: Container) -> int:
     """Seconds for which the worker waits for the GCS."""
     values = [variable.value for variable in container.typed.env if variable.name == _RECONNECT]
@@ -43,4 +62,4 @@ def _reconnect(container: Container) -> int:
     return _KUBERAYS if seconds is None else seconds
 
 
-RULE = rule(__name__, check, RAY_KINDS, requires=(PodFeature.LIVENESS,))
+RULE = rule(__name__, check, RAY_KINDS)
