@@ -25,7 +25,13 @@ from policies.kube.quantities import whole_number
 class Loader(Model):
     """An entry of the table shared_memory.yaml."""
 
-    flags: tuple[str, ...] = Field(description="flags with the number of loading processes")
+    flags: tuple[str, ...] = Field((), description="flags with the number of loading processes")
+    settings: tuple[str, ...] = Field(
+        (), description="the last words of settings with that number: `num_workers` in data.num_workers=8"
+    )
+    program: str = Field("", description="the program that it is about; empty: programs of Python")
+    trains: frozenset[str] = Field(frozenset(), description="arguments of which one makes that program train")
+    default: int = Field(0, description="the number without a flag or setting")
     source: str = Field(description="the documentation of the library")
 
 
@@ -81,12 +87,25 @@ def _exchanges(template: PodTemplate, container: Container, per_pod: str) -> str
                 return f"{launcher.run} starts {ranks} processes, which exchange their data through it"
             if ranks > 1 and devices(container) > 1:
                 return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
-        elif not is_python(command.name):
-            continue
+        of_python = launcher is not None or is_python(command.name)
         for loader in _loaders():
-            if count := whole_number(option(words, *loader.flags), 5):
+            if count := _loading(loader, words, of_python=of_python):
                 return f"{count} data loading processes pass their batches through it"
     return ""
+
+
+def _loading(loader: Loader, words: Program, *, of_python: bool) -> int:
+    """The number of processes that load batches."""
+    if loader.program:
+        of_python = words[0].rpartition("/")[2] == loader.program and not loader.trains.isdisjoint(words)
+    if not of_python:
+        return 0
+    given = option(words, *loader.flags) if loader.flags else None
+    for word in words if given is None and loader.settings else ():
+        name, found, value = word.partition("=")
+        if found and name.lstrip("+").rpartition(".")[2] in loader.settings:
+            given = value
+    return loader.default if given is None else whole_number(given, 5) or 0
 
 
 def _is_remote(template: PodTemplate, container: Container, launcher: RankLauncher, words: Program) -> bool:
