@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
@@ -12,6 +13,7 @@ from policies.containers.idle import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import image_matches
+from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
@@ -77,6 +79,15 @@ def _is_on_gke(template: PodTemplate) -> bool:
     return any(host == "gcr.io" or host.endswith(_REGISTRIES) for host in hosts)
 
 
+def _requires(spec: PodSpec, labels: Set[str]) -> bool:
+    """Whether a node affinity admits only nodes with one of those labels."""
+    required = spec.affinity.node_affinity.required
+    return required is not None and all(
+        any(each.key in labels and each.operator in ("In", "Exists") for each in term.match_expressions)
+        for term in required.node_selector_terms
+    )
+
+
 def _is_agent(container: Container) -> bool:
     return bool(container.typed.security_context.privileged)
 
@@ -89,7 +100,7 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
     keys = {taint.key for vendor in vendors.values() for taint in vendor.taints}
     index = next((index for index, each in enumerate(spec.tolerations) if each.key in keys), None)
     labels = {label.key for vendor in vendors.values() for label in vendor.labels}
-    selects = not labels.isdisjoint(spec.node_selector)
+    selects = not labels.isdisjoint(spec.node_selector) or _requires(spec, labels)
     images = [
         each
         for each in template.containers(Role.MAIN)

@@ -96,7 +96,13 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _writes_checkpoints(template: PodTemplate) -> bool:
-    """Whether training without accelerators says where its checkpoints are: an option names a local path."""
+    """Whether training without accelerators says where its checkpoints are: an option, a variable or a mount
+    names a local path."""
+    for container in template.containers(Role.MAIN):
+        named = [(each.name, each.value) for each in container.typed.env]
+        named += [(each.mount_path, each.mount_path) for each in container.typed.volume_mounts]
+        if any(_CHECKPOINT.search(name) and value.startswith("/") for name, value in named):
+            return True
     return any(
         name.startswith("--") and _CHECKPOINT.search(name) and value.startswith("/")
         for container in template.containers(Role.MAIN)
