@@ -8,7 +8,7 @@ from policies.commands import Command, CommandSummary
 from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.objects.metadata import Object
-from policies.kube.pods import Role
+from policies.kube.pods import Container, Role
 
 _OVERWRITES: Final = "ray.io/overwrite-container-cmd"
 """The annotation with which KubeRay leaves the command of its pods as it is."""
@@ -19,9 +19,11 @@ def check(target: Target, facts: Facts) -> Findings:
     annotations = target.read(Object).metadata.annotations
     for template in target.templates:
         own = {**annotations, **template.typed.metadata.annotations}.get(_OVERWRITES) == "true"
-        if template.completes or (template.is_ray and not own):  # KubeRay writes the command of its own pods
+        if template.completes:
             continue
         for container in template.containers(Role.MAIN):
+            if template.is_ray and not own and not _starts_ray(container):
+                continue  # KubeRay writes the command of its own pods
             last = _last(container_command(template, container))
             if last is None:
                 continue
@@ -42,6 +44,12 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"Add --block and remove `{last}`.",
                     Certainty.LIKELY,
                 )
+
+
+def _starts_ray(container: Container) -> bool:
+    """Whether KubeRay leaves the command as it is, because it starts Ray (`BuildPod` in
+    ray-operator/controllers/ray/common/pod.go of KubeRay 1.0 to 1.6)."""
+    return container.index == 0 and "ray start" in " ".join(container.typed.argv)
 
 
 def _last(summary: CommandSummary) -> str | None:
