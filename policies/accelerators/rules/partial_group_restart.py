@@ -6,10 +6,10 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.lifecycles import Evictions, Unit
+from policies.core.lifecycles import Evictions, Unit, known_lifecycles
 from policies.core.runs import Run, runs_in
 from policies.kube.field_paths import Steps, field_path
-from policies.kube.group_kinds import DISAGGREGATED_SET, KUBEFLOW_JOBS, LEADER_WORKER_SET
+from policies.kube.group_kinds import DISAGGREGATED_SET, LEADER_WORKER_SET
 from policies.kube.json import integer, mapping, text
 from policies.kube.pods import Role
 from policies.probes.recognition import Server
@@ -93,4 +93,11 @@ def _in_group(template: PodTemplate, facts: Facts) -> Server | None:
     return None
 
 
-RULE = rule(__name__, check, (*_SERVERS, *KUBEFLOW_JOBS))
+_MAY_MAKE = tuple(
+    kind
+    for kind, lives in known_lifecycles().items()
+    if any(life.collective or any(not each.kind for each in life.embeds) for life in lives)
+)
+"""Kinds of groups, and those that make objects of any kind, such as an AppWrapper."""
+
+RULE = rule(__name__, check, (*_SERVERS, *_MAY_MAKE))
