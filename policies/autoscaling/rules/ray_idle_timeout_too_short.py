@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import is_large
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_KINDS
 from policies.kube.objects.ray import RayObject
@@ -22,7 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         before, marker, rest = template.path.partition(".workerGroupSpecs[")
         index = rest.partition("]")[0]
-        if not marker or whole_number(index, 4) is None or not wants_accelerator(template.view, facts):
+        if not marker or whole_number(index, 4) is None or not is_large(template.view, facts):
             continue
         group = cluster.worker_group_specs[int(index)]
         own = group.idle_timeout_seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import is_large
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.disruption.budgets import budgets_of
 from policies.disruption.single_state import may_run_alone, starts_slowly
@@ -18,7 +18,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return  # an unknown autoscaler may set it
     replicas = minimum_replicas(target, facts)
     if replicas == 2 and not _is_guarded(target, facts):
-        if any(starts_slowly(t.view, facts) and wants_accelerator(t.view, facts) for t in target.templates):
+        if any(starts_slowly(t.view, facts) and is_large(t.view, facts) for t in target.templates):
             yield Finding(
                 "spec.replicas",
                 "No PodDisruptionBudget selects the two replicas. If a drain reaches the second node "
