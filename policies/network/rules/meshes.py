@@ -36,6 +36,7 @@ class Mesh(Model):
     native: tuple[str, ...] = Field(description="annotations with which the proxy is a native sidecar")
     bypass: tuple[str, ...] = Field(description="annotations with which some connections avoid the proxy")
     no_rewrite: str = Field("", description="annotation that leaves HTTP probes as they are")
+    stop: str = Field("", description="what a program may do at its end to stop it, after `Let it `")
     bypass_in: tuple[str, ...] = Field(
         (), description="annotations with which connections to some ports avoid the proxy"
     )
@@ -57,14 +58,19 @@ def added_to(template: PodTemplate, facts: Facts) -> Mesh | None:
     return facts.pod_caches[template.view].once(_mesh_of, template, facts)
 
 
+def _is_asked_for(template: PodTemplate, mesh: Mesh) -> bool:
+    """Whether the pod itself, and not its namespace, says that it gets the proxy."""
+    metadata = template.typed.metadata
+    return _has(metadata.labels, mesh.labels) or _has(metadata.annotations, mesh.annotations)
+
+
 def _mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
     metadata = template.typed.metadata
     both = {**metadata.labels, **metadata.annotations}
     for mesh in _meshes():
         if _has(both, (*mesh.unless, *mesh.native)):
             continue
-        named = _has(metadata.labels, mesh.labels) or _has(metadata.annotations, mesh.annotations)
-        if named or _has(facts.namespace_labels() or {}, mesh.namespace_labels):
+        if _is_asked_for(template, mesh) or _has(facts.namespace_labels() or {}, mesh.namespace_labels):
             return mesh
         if _has(facts.namespace_annotations(), mesh.namespace_annotations):
             return mesh
@@ -128,7 +134,7 @@ def _needs_network(template: PodTemplate, container: Container) -> bool:
 
 # --- mesh-job-never-ends -------------------------------------------------------------------------
 
-_STOPS: Final = re.compile(r"quitquitquit|linkerd-await|/shutdown|pilot-agent|istio-proxy|linkerd-proxy")
+_STOPS: Final = re.compile(r"quitquitquit|linkerd-await|/shutdown|graceful_shutdown|pilot-agent|istio-proxy|linkerd-proxy")
 _EXITS: Final = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
 
 
@@ -143,14 +149,19 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
             continue
         words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
-        if any(_STOPS.search(word) for word in words) or not words:
+        if any(_STOPS.search(word) for word in words):
             continue
+        if not words and (_is_asked_for(template, mesh) or not template.is_exact):
+            continue  # its author knows of it and the image may stop it, or the controller writes the command
+        unless = "the program stops it" if mesh.stop else f"the {mesh.sidecar} is a native sidecar"
         which = "this pod" if target.kind == POD else f"the pods of this {target.kind.kind}"
         yield Finding(
             template.spec_path,
-            f"{mesh.name} adds {_article(mesh.sidecar)} to {which}, and nothing stops it when "
-            f"the work is done. Unless the {mesh.sidecar} is a native sidecar, the pod never completes.",
+            f"{mesh.name} adds {_article(mesh.sidecar)} to {which}, and nothing "
+            f"{'' if words else 'in the manifest '}stops it when the work is done. Unless {unless}, "
+            "the pod never completes.",
             _other_sidecar(mesh),
+            Certainty.CERTAIN if words else Certainty.UNDECIDED,
         )
 
 
@@ -160,6 +171,8 @@ def _article(sidecar: str) -> str:
 
 def _other_sidecar(mesh: Mesh) -> str:
     off = mesh.unless[0].replace("=", ": ")
+    if mesh.stop:
+        return f"Let the program {mesh.stop} at its end, or turn it off for these pods ({off})."
     if not mesh.native:
         return f"Set the annotation {off} on these pods, with which no {mesh.sidecar} keeps running."
     native = f"Run {mesh.name}'s {mesh.sidecar} as a native sidecar ({mesh.native[0].replace('=', ': ')})"
