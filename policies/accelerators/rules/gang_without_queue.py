@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.queues import is_queued, queue_to_name
+from policies.core.queues import is_queued
 from policies.core.runs import role_of
 from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import (
@@ -41,8 +41,6 @@ def check(target: Target, facts: Facts) -> Findings:
     catalogue = facts.settings(GpuAffinity).catalogue
     asking = [template for template in target.templates if catalogue.requests(template.typed.spec)]
     workers, gang = _largest_gang(target, asking)
-    if workers > 1 and queue_to_name(target, facts):
-        return  # queue-bypassed reports it
     if workers < 2 or is_queued(target.obj) or any(map(_is_scheduled_together, gang)):
         return
     pods, such = ("pods of a group", "groups") if target.kind in _LEADS else ("workers", "jobs")

@@ -97,7 +97,8 @@ def _exchanges(template: PodTemplate, container: Container, per_pod: str) -> str
 def _loading(loader: Loader, words: Program, *, of_python: bool) -> int:
     """The number of processes that load batches."""
     if loader.program:
-        of_python = words[0].rpartition("/")[2] == loader.program and not loader.trains.isdisjoint(words)
+        name = words[0].rpartition("/")[2] if words else ""
+        of_python = name == loader.program and not loader.trains.isdisjoint(words)
     if not of_python:
         return 0
     given = option(words, *loader.flags) if loader.flags else None
