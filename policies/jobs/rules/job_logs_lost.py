@@ -13,6 +13,7 @@ from policies.core.runs import Run, runs_in
 from policies.jobs.job_retries_settings import JobRetries
 from policies.jobs.jobs import is_hook, is_labelled_training, is_someone_elses, jobs_in
 from policies.jobs.schedules import period_of
+from policies.jobs.training import runs_training
 from policies.kube.field_paths import field_path
 from policies.kube.metadata import HELM_HOOK
 from policies.kube.objects.metadata import Object
@@ -136,7 +137,7 @@ def _matters(target: Target, runs: list[Run], facts: Facts) -> bool:
     settings = facts.settings(JobRetries)
     if any(is_labelled_training(target.obj, job, settings) for job in jobs_in(target.obj)):
         return True
-    return any(wants_accelerator(template.view, facts) for template in target.templates)
+    return any(wants_accelerator(each.view, facts) or runs_training(each.view) for each in target.templates)
 
 
 RULE = rule(__name__, check, tuple(known_lifecycles()))
