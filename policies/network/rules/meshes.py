@@ -134,9 +134,7 @@ def _needs_network(template: PodTemplate, container: Container) -> bool:
 
 # --- mesh-job-never-ends -------------------------------------------------------------------------
 
-_STOPS: Final = re.compile(
-    r"quitquitquit|linkerd-await|/shutdown|graceful_shutdown|pilot-agent|istio-proxy|linkerd-proxy"
-)
+_STOPS: Final = re.compile(r"quitquitquit|linkerd-await|/shutdown|pilot-agent|istio-proxy|linkerd-proxy")
 _EXITS: Final = "EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
 
 
