@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from policies.accelerators.requests import wants_accelerator
+from policies.accelerators.requests import is_large, wants_accelerator
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import Run, runs_in
@@ -137,7 +137,10 @@ def _matters(target: Target, runs: list[Run], facts: Facts) -> bool:
     settings = facts.settings(JobRetries)
     if any(is_labelled_training(target.obj, job, settings) for job in jobs_in(target.obj)):
         return True
-    return any(wants_accelerator(each.view, facts) or runs_training(each.view) for each in target.templates)
+    views = [each.view for each in target.templates]
+    return any(
+        wants_accelerator(each, facts) or (runs_training(each) and is_large(each, facts)) for each in views
+    )
 
 
 RULE = rule(__name__, check, tuple(known_lifecycles()))
