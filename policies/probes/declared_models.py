@@ -64,15 +64,29 @@ def named_models(server: Server) -> Iterator[str]:
     for name in preset.model_env:
         yield server.variables.get(name) or ""
     if preset.model_operand:
-        yield _first_operand(server)
+        yield _model_operand(server)
 
 
-def _first_operand(server: Server) -> str:
-    """The word directly after the command, which the image may begin; later words may be values of flags."""
+def _model_operand(server: Server) -> str:
+    """The operand of a server that names its model, which may come after options: the only word that is not
+    the value of an option, or else the only one that may be an operand. Empty in doubt."""
+    if server.has_option(*server.preset.model_flags):
+        return ""
     commands = [tuple(command.split()[start:]) for command in server.preset.commands for start in (0, 1)]
     length = max((len(words) for words in commands if server.argv[: len(words)] == words), default=0)
-    word = "".join(server.argv[length : length + 1])
-    return "" if word.startswith("-") else word
+    certain, possible, before = [], [], ""
+    for word in server.argv[length:]:
+        if word.startswith("-"):
+            before = "" if "=" in word else word
+            continue
+        if not before:
+            certain.append(word)
+            break  # further ones are values of an option with several
+        if not server.preset.takes_value(before):
+            possible.append(word)  # an option with a value or without
+        before = ""
+    named = certain or [word for word in possible if "/" in word] or possible
+    return named[0] if len(named) == 1 else ""
 
 
 def _mounted(pod: Pod, container: Container) -> Iterator[str]:

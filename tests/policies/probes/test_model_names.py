@@ -64,6 +64,32 @@ def test_another_argument_changes_no_budget(name: str, flag: str, value: str, jo
 
 
 @pytest.mark.parametrize("name", SERVED)
+@given(flag=st.sampled_from(OTHER_FLAGS), value=st.sampled_from(VALUES), joined=st.booleans())
+@settings(max_examples=30)
+def test_another_argument_before_the_model_changes_no_budget(
+    name: str, flag: str, value: str, joined: bool
+) -> None:
+    """405B, since the budget of a small model is the one of an unknown model."""
+    given = [word.replace("8B", "405B") for word in SERVED[name]]
+    added = [f"{flag}={value}"] if joined else [flag, value]
+    last = -1 if known_presets()[name].model_operand else -2
+    assert budget([*given[:last], *added, *given[last:]]) == budget(given) > 3600
+
+
+@pytest.mark.parametrize(
+    "options", [["--enable-prefix-caching"], ["--port", "80"], ["--port", "80", "--enable-auto-tool-choice"]]
+)
+def test_the_model_may_come_after_options(options: list[str]) -> None:
+    model = "meta-llama/Llama-3.1-405B"
+    assert budget(["vllm", "serve", *options, model]) == budget(["vllm", "serve", model])
+
+
+def test_a_word_that_may_be_a_value_is_not_the_model() -> None:
+    first, second = "acme/giant-405B", "acme/other-405B"
+    assert budget(["vllm", "serve", "--new-a", first, "--new-b", second]) == budget(["vllm", "serve"])
+
+
+@pytest.mark.parametrize("name", SERVED)
 def test_another_model_changes_the_budget(name: str) -> None:
     larger = [word.replace("8B", "235B") for word in SERVED[name]]
     assert budget(SERVED[name]) < budget(larger) <= MAX_GUESS
