@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import pairwise
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
@@ -42,6 +43,10 @@ class TrainingPrograms(Model):
 
     launchers: frozenset[str] = Field(
         description="programs, or a program and its first argument, that start the processes of a training"
+    )
+    trainers: frozenset[str] = Field(description="launchers that only train, whatever they start")
+    plain_words: frozenset[str] = Field(
+        description="words of the name of a script that trains if a launcher starts it"
     )
     words: frozenset[str] = Field(description="words in the name of a script or module that trains")
     other_words: frozenset[str] = Field(
@@ -137,11 +142,13 @@ def _states() -> Mapping[tuple[str, str], tuple[str, LifecycleRole]]:
 
 
 def _starts_training(container: Container) -> bool:
+    if _is_without_program(container):
+        return False
     table = _table()
     started = programs(container)
     lines = (*started, *(command.argv for command in command_without_pod(container).commands))
-    names = {words[0] for words in started} - SHELLS - table.harmless
-    if any(prepares(name) for name in names):
+    names = {words[0] for words in started if not launcher_of(words)} - SHELLS - table.harmless
+    if any(prepares(name) for name in (*names, *filter(None, map(_launched, lines)))):
         return False
     return any(launcher_of(words) for words in lines) or any(
         _SCRIPT.search(name) and words_of(name) & table.words for name in names
@@ -150,33 +157,67 @@ def _starts_training(container: Container) -> bool:
 
 def _trains(container: Container) -> bool:
     summary = command_without_pod(container)
-    if not summary.complete:
+    if not summary.complete or _is_without_program(container):
         return False
     table = _table()
     started = programs(container)
     lines = (*started, *(command.argv for command in summary.commands))
-    launched = any(launcher_of(words) for words in lines)
-    names = {words[0] for words in started} - SHELLS - table.harmless
+    launched = [name for name in map(_launched, lines) if name is not None]
+    names = {words[0] for words in started if not launcher_of(words)} - SHELLS - table.harmless
     # A shell script may do anything before it trains.
     names_of_python = (name for name in names if not name.endswith((".sh", ".bash")))
     scripts = {name for name in names_of_python if words_of(name) & table.words or _SCRIPT.search(name)}
-    if any(prepares(name) for name in names):
+    if any(prepares(name) for name in names) or not all(map(_is_trained_by, launched)):
         return False
-    names -= {words[0] for words in started if launcher_of(words)}
-    return names <= scripts and (launched or any(words_of(name) & table.words for name in scripts))
+    return names <= scripts and (bool(launched) or any(words_of(name) & table.words for name in scripts))
+
+
+def _is_without_program(container: Container) -> bool:
+    """Whether only the image says which program runs: kaniko's `--destination=registry.example/train`."""
+    typed = container.typed
+    return not typed.command and (not typed.args or typed.args[0].startswith("-"))
+
+
+def _is_trained_by(launched: str) -> bool:
+    """Whether what a launcher starts trains: a script by its name, or a trainer that needs none."""
+    words = words_of(launched)
+    if not words or prepares(launched):
+        return False
+    return bool(words & _table().words) or words <= _table().plain_words
 
 
 def launcher_of(words: tuple[str, ...]) -> str:
     """The launcher of a training that a command runs, else empty. A redirection may have no words."""
+    return _launcher_and_arguments(words)[0]
+
+
+def _launched(words: tuple[str, ...]) -> str | None:
+    """What the launcher of a command starts: a script, a module, or itself if it only trains. None without a
+    launcher, empty if it is unknown."""
+    launcher, arguments = _launcher_and_arguments(words)
+    if not launcher:
+        return None
+    if launcher in _table().trainers:
+        return "train"
+    for word, following in pairwise((*arguments, "")):
+        if word in ("-m", "--module"):
+            return following
+        if word.endswith(".py"):
+            return PurePosixPath(word).name
+    first = "".join(arguments[:1])
+    return "" if first.startswith("-") else PurePosixPath(first).name
+
+
+def _launcher_and_arguments(words: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     if not words:
-        return ""
+        return "", ()
     if len(words) > 2 and is_python(words[0].rpartition("/")[2]) and words[1] == "-m":
         words = words[2:]
-    name = words[0].rpartition("/")[2]
-    found = (
-        each for each in (name, f"{name} {words[1]}" if words[1:] else name) if each in _table().launchers
-    )
-    return next(found, "")
+    table, name = _table(), words[0].rpartition("/")[2]
+    for launcher, length in ((name, 1), (" ".join((name, *words[1:2])), 2)):
+        if launcher in table.launchers or launcher in table.trainers:
+            return launcher, words[length:]
+    return "", ()
 
 
 def prepares(name: str) -> bool:

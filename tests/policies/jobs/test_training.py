@@ -23,6 +23,10 @@ TRAINING = [
     ["tune", "run", "full_finetune_distributed"],
     ["bash", "-c", "set -e; cd /app && python fine_tune.py"],
     ["bash", "-c", "until (echo > /dev/tcp/db/5432) 2> /dev/null; do sleep 5; done; > log; torchrun main.py"],
+    ["torchrun", "--nnodes=2", "--rdzv-id=7", "run_clm.py", "--model_name_or_path=gpt2"],
+    ["deepspeed", "--num_gpus", "8", "sft_qwen.py"],
+    ["accelerate", "launch", "--config_file", "fsdp.yaml", "-m", "axolotl.cli.train", "config.yml"],
+    ["llamafactory-cli", "train", "config.yaml"],
 ]
 RETRIED = [
     None,
@@ -35,6 +39,16 @@ RETRIED = [
     ["/kaniko/executor", "--destination=registry.example/train"],
     ["huggingface-cli", "download", "model"],
     ["bash", "-c", "pip install trainer && python train.py"],
+    ["deepspeed", "--num_gpus", "8", "run_inference.py"],
+    ["accelerate", "launch", "-m", "lm_eval", "--model", "hf"],
+    ["accelerate", "launch", "caption_videos.py"],
+    ["torchrun", "--nnodes=2", "scripts/extract_embeddings.py"],
+    ["python", "-m", "torch.distributed.run", "--nnodes=2", "score.py"],
+    ["tune", "run", "eleuther_eval"],
+    ["python", "clean_train_set.py"],
+    ["python", "validate_training_config.py"],
+    ["python", "launch_training.py"],
+    ["python", "-m", "train.extract_features"],
     ["bash", "-c", "python train.py && aws s3 cp out s3://bucket"],
 ]
 
@@ -60,6 +74,15 @@ def test_a_training_program_with_accelerators_trains(command: list[str]) -> None
 @pytest.mark.parametrize("command", RETRIED, ids=str)
 def test_everything_else_keeps_its_retries(command: list[str] | None) -> None:
     assert not trains(job(command))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--destination=registry.example/train:1"], ["--dockerfile", "train.py"], ["-c", "sft.py"]]
+)
+def test_an_option_names_no_program(arguments: list[str]) -> None:
+    given = job()
+    given["spec"]["template"]["spec"]["containers"][0]["args"] = arguments
+    assert not trains(given)
 
 
 def test_without_accelerators_only_a_label_marks_a_training() -> None:
