@@ -226,6 +226,11 @@ class Workload(Model):
         "`training-runtime` or `template`; findings in the merged pods are never refused. If that object is "
         "not available, as in admission, the fields in `unread` are not read",
     )
+    merged: bool = Field(
+        False,
+        description="whether its operator merges other objects, with arguments, resources and probes, into "
+        "its pods; no injection is shown or written then",
+    )
     rewritten_if: tuple[str, ...] = Field(
         (),
         description="paths of fields with which an operator merges pod templates into its own containers: "

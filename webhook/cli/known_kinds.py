@@ -70,6 +70,9 @@ def facts(workload: Workload) -> Iterator[str]:
         "pods form a group" if workload.group else "",
         _MEANINGS[workload.restarts],
         "" if workload.projected else "reviewed as written: the operator edits the pods",
+        "its operator merges other objects into the pods, so no injection is shown"
+        if workload.merged
+        else "",
     ]
     yield from filter(None, ["; ".join(filter(None, about))])
     if workload.probes:

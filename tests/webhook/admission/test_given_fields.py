@@ -72,6 +72,10 @@ def test_pods_of_kserve_get_knatives_hook_unless_it_works_without_knative(
 ) -> None:
     spec = {"containers": [{**CONTAINER, "name": "kserve-container"}]}
     annotations = {} if mode is None else {"serving.kserve.io/deploymentMode": mode}
-    for obj, of in ((SERVICE, {"predictor": spec}), (RUNTIME, spec)):
-        metadata = {**mapping(obj, "metadata"), "annotations": annotations}
-        assert added({**obj, "metadata": metadata, "spec": of}) == expected
+    metadata = {**mapping(SERVICE, "metadata"), "annotations": annotations}
+    assert added({**SERVICE, "metadata": metadata, "spec": {"predictor": spec}}) == expected
+
+
+def test_nothing_is_promised_for_what_an_operator_merges() -> None:
+    spec = {"containers": [{**CONTAINER, "name": "kserve-container"}]}
+    assert added({**RUNTIME, "spec": spec}) == set()

@@ -220,6 +220,31 @@ def test_kserve_hands_the_pod_to_knative_in_one_mode(
     assert ("tolerations:" not in file.read_text()) == refused
 
 
+@pytest.mark.parametrize(
+    ("head", "template"),
+    [
+        ("serving.kserve.io/v1alpha1\nkind: ServingRuntime", "spec"),
+        ("serving.kserve.io/v1alpha1\nkind: LLMInferenceServiceConfig", "spec.template"),
+        ("serving.kserve.io/v1alpha1\nkind: LLMInferenceService", "spec.template"),
+        ("ome.io/v1beta1\nkind: ClusterServingRuntime", "spec"),
+    ],
+)
+def test_nothing_is_written_into_what_an_operator_merges(
+    run: Chassis, tmp_path: Path, head: str, template: str
+) -> None:
+    """Another object may set the port, ask for GPUs, or have a probe with another handler."""
+    file, spec, indent = tmp_path / "runtime.yaml", "", 0
+    for name in template.split("."):
+        spec += f"{' ' * indent}{name}:\n"
+        indent += 2
+    file.write_text(
+        f"apiVersion: {head}\nmetadata: {{name: llm}}\n{spec}{textwrap.indent(SERVED, ' ' * indent)}{NODE}"
+    )
+    before = file.read_text()
+    run(file)
+    assert file.read_text() == before
+
+
 @pytest.mark.parametrize("flag", ["--diff", "--dry-run"])
 def test_it_may_only_show_the_edits(run: Chassis, flag: str, api: Path) -> None:
     status, out, _ = run(flag, api)
