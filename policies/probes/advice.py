@@ -11,6 +11,7 @@ from policies.core.annotations import (
     CANARY_TIME,
     DOMAIN,
     EXPECTED_START,
+    LIVE_PATH,
     LIVENESS,
     MODEL_SIZE,
     TRAINING_PROGRESS,
@@ -27,7 +28,13 @@ from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
 from policies.probes.copied import killed_start, startup_check
 from policies.probes.endpoints import doubt_about, preset_health, server_port
-from policies.probes.health import AnnotationError, annotated_health, annotations_apply_to, health_to_inject
+from policies.probes.health import (
+    AnnotationError,
+    annotated_health,
+    annotations_apply_to,
+    health_to_inject,
+    not_for_liveness,
+)
 from policies.probes.liveness_program import (
     NoProgressCheck,
     is_program,
@@ -63,6 +70,14 @@ def advise(obj: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
             waits = waits_for(pod, container, facts)
             if waits is not Waits.NO and health_to_inject(pod, container, settings, facts).ready:
                 yield _no_readiness(container, waits)
+        if unfit := not_for_liveness(pod, container, facts):
+            key, asks = unfit
+            yield Finding(
+                f"metadata.annotations[{key}]",
+                f"Annotation {key} is not used for the livenessProbe of container {container.name}: this "
+                f"path checks {asks.of}. If that fails, a restart doesn't help.",
+                f"Set {LIVE_PATH} to a path that checks only the process, or write the livenessProbe.",
+            )
         if container.spec.get("livenessProbe") is None and not is_kuberay_container(pod, container):
             yield _no_liveness(pod, container, settings)
         elif finding := _no_progress_check(pod, container, facts):

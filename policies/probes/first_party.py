@@ -11,13 +11,14 @@ from functools import lru_cache
 from typing import Final
 
 from policies.containers.commands import command_without_pod
+from policies.core.annotations import MODEL_CONFIG
 from policies.core.data import load_one, table
 from policies.core.facts import Facts
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import Globs, glob_matches, repository
-from policies.kube.pods import Container
+from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
@@ -65,7 +66,7 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
     return (
         (_is_private(container.image) and _signs().page_words.isdisjoint(_words(container.image)))
         or _runs_code(container)
-        or has_a_model(container)
+        or has_a_model(template, container)
         or _has_variable(container, _signs().token_variables)
     )
 
@@ -132,8 +133,10 @@ def _runs_code(container: Container) -> bool:
     )
 
 
-def has_a_model(container: Container) -> bool:
-    """Whether a flag, a variable or a mount gives the container a model."""
+def has_a_model(template: PodTemplate, container: Container) -> bool:
+    """Whether a flag, a variable, a mount or the puller gives the container a model."""
+    if container.role is Role.MAIN and MODEL_CONFIG in template.typed.metadata.annotations:
+        return True
     if any(word.partition("=")[0] in _signs().model_flags for word in container.typed.argv):
         return True
     if _has_variable(container, _signs().model_variables):

@@ -35,7 +35,7 @@ from policies.probes.endpoints import (
     speaks_tls,
     turns_on_tls,
 )
-from policies.probes.preset import Protocol
+from policies.probes.preset import Asks, Protocol, dependency_of
 from policies.probes.recognition import Server
 from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
 from policies.probes.standard_probes_settings import Mirror, StandardProbes, Unknown
@@ -155,6 +155,8 @@ def annotated_health(pod: PodView, container: Container, facts: Facts) -> Health
         raise AnnotationError(
             _finding(given[HEALTH_PORT][0], "has a port, but no annotation has a path.", hint)
         )
+    if live and server is not None and dependency_of(server.preset, live.partition("?")[0]) is not None:
+        live = None  # a failure of the other service would restart this one; `advise` reports it
     tls = speaks_tls(container, server, port)
     checks = [http_get(path, port, tls=tls) if path else None for path in (live, ready)]
     if live is None and CANARY in given:
@@ -191,6 +193,18 @@ def _default_container(pod: PodView, facts: Facts) -> str | None:
         declaring = [item for item in serving if port_number(item.typed, port) in item.tcp_ports]
         serving = named or declaring
     return serving[0].name if len(serving) == 1 else None
+
+
+def not_for_liveness(pod: PodView, container: Container, facts: Facts) -> tuple[str, Asks] | None:
+    """The annotation with the path of liveness, if that path of the recognised server checks more than its
+    process, and what it checks."""
+    given = dict(_health_annotations(pod, container, facts)) if pod.chassis_annotations else {}
+    key, path = given.get(LIVE_PATH, ("", ""))
+    server = recognised(container, facts)
+    if not path or server is None or server.preset.protocol is not Protocol.HTTP:
+        return None
+    others = dependency_of(server.preset, path.partition("?")[0])
+    return None if others is None else (key, others)
 
 
 def _annotated_port(container: Container, given: dict[str, tuple[str, str]], server: Server | None) -> int:
@@ -301,6 +315,10 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
     if written is not None and written.give_up >= _DISABLED:
         return None
     similar = settings.mirror is Mirror.SIMILAR
+    server = settings.recogniser.server(container)
+    path = text(action, "path").partition("?")[0] if kind == "httpGet" else ""
+    if path and server is not None and dependency_of(server.preset, path) is not None:
+        return None
     if kind == "httpGet":
         suitable = _names_liveness(text(action, "path"), similar=similar)
     elif kind == "grpc":

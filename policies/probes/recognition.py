@@ -31,6 +31,7 @@ from policies.containers.sidecars import is_puller
 from policies.kube.cache import BoundedCache, Cache, lazy
 from policies.kube.images import Globs, glob_matches, repository_and_tag
 from policies.kube.pods import Container
+from policies.kube.quantities import whole_number
 from policies.probes.preset import Older, Preset, Unversioned
 
 _MODEL: Final = re.compile(r"\$[({]?\w*MODEL(?:_(?:NAME|ID|PATH|DIR|REPO))?[)}]?")
@@ -107,6 +108,17 @@ class Server:
         if not word.startswith("$") or self.preset.takes_value(before):
             return True
         return self.preset.model_operand and before == "serve" and bool(_MODEL.fullmatch(word))
+
+    @lazy
+    def longest_request(self) -> int | None:
+        """The seconds that a request may take, if health checks may wait behind requests; None if they don't,
+        or if nothing shows the time."""
+        limit = self.preset.request_limit
+        if limit is None or self.too_old:
+            return None
+        if self.has_option(*limit.unless_flags) or self.has_variable(*limit.unless_env):
+            return None
+        return limit.seconds or whole_number(self.options.value(limit.flags), 18)
 
     @lazy
     def role(self) -> GroupRole:

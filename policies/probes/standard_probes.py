@@ -19,7 +19,7 @@ from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.pod_view import PodView
 from policies.core.reasons import NO_REASONS, Reasons, in_words, times
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, maps
+from policies.kube.json import Json, maps, replaced
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, Role, probe_every, with_container
 from policies.kube.quantities import whole_number
@@ -46,7 +46,7 @@ from policies.probes.probe_fields import (
 )
 from policies.probes.serving import is_kuberay_container, serving_containers, waits_for
 from policies.probes.standard_probes_settings import StandardProbes
-from policies.probes.startup_budget import MAX_START, StartupBudget, budget_of
+from policies.probes.startup_budget import MAX_START, StartupBudget, budget_of, expected_start
 from policies.probes.training_progress import progress_of
 
 _BLOCKING_FAILURES: Final = 3
@@ -57,14 +57,9 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = NO_
     """Add the missing probes of serving containers, and a startupProbe to each container whose livenessProbe
     would end the start. In a pod that runs to completion, only an annotation adds a probe."""
     pod, changed = facts.view(obj), obj
-    serving = () if pod.completes else serving_containers(pod, facts)
     for container in pod.running:
         # Computed from the original pod: its facts are cached, and injected probes do not count.
-        if pod.completes:
-            fields = list(_training_liveness(pod, container))
-        else:
-            missing = _missing_probes(pod, container, settings, facts) if container in serving else ()
-            fields = [*missing, *_startup_before_written_liveness(pod, container, settings, facts)]
+        fields = list(_added_fields(pod, container, settings, facts))
         if fields:
             added = {each.name: each.value for each in fields}
             changed = with_container(changed, container, {**container.spec, **added})
@@ -74,14 +69,27 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = NO_
     return changed
 
 
-def _training_liveness(pod: PodView, container: Container) -> Iterator[AddedField]:
+def _added_fields(
+    pod: PodView, container: Container, settings: StandardProbes, facts: Facts
+) -> Iterator[AddedField]:
+    """The fields that are added to a container of a pod."""
+    if pod.completes:
+        yield from _training_liveness(pod, container, facts)
+        return
+    if container in serving_containers(pod, facts):
+        yield from _missing_probes(pod, container, settings, facts)
+    yield from _startup_before_written_liveness(pod, container, settings, facts)
+
+
+def _training_liveness(pod: PodView, container: Container, facts: Facts) -> Iterator[AddedField]:
     """The livenessProbe of a training by the progress that its annotation names."""
     progress = progress_of(pod, container)
     if progress is None or container.spec.get("livenessProbe") is not None:
         return
+    start = expected_start(pod, container, facts) or 0
     yield AddedField(
         "livenessProbe",
-        progress.probe,
+        progress.probe(start),
         f"ends the container if nothing was written to {progress.path} for "
         f"{in_words(progress.silence)}, so that the Job retries",
         annotation=container_key(TRAINING_PROGRESS, container),
@@ -101,7 +109,8 @@ def _missing_probes(
         return
     readiness, waits = None, waits_for(pod, container, facts) is not Waits.NO
     if ready is None and found.ready is not None and not waits:
-        ready = _readiness(settings, _timeout(container, settings), live)
+        least = _least_answer(container, settings)
+        ready = _readiness(settings, _timeout(container, settings), live, least)
         readiness = probe_field(pod, container, "readinessProbe", found.ready, ready, found.ready_source)
     if live is None and found.live is not None:
         source = found.live_source
@@ -197,13 +206,22 @@ def _timeout(container: Container, settings: StandardProbes) -> int:
     return max(settings.timeout, (server and server.preset.timeout) or 0)
 
 
-def _readiness(settings: StandardProbes, timeout: int, live: Probe | None) -> Probe:
-    """The numbers of a readinessProbe that fails before the container's livenessProbe does."""
+def _readiness(settings: StandardProbes, timeout: int, live: Probe | None, least: int) -> Probe:
+    """The numbers of a readinessProbe that fails before the container's livenessProbe does, but never within
+    the time that each answer takes (`least`, in seconds)."""
     period, failures = max(settings.readiness_period, timeout), settings.readiness_failures
-    if live is not None and period * failures >= live.give_up:
-        period = max(1, min(period, live.give_up // (failures + 1)))
+    # An overloaded server accepts connections, so a check of its port does not fail first.
+    if live is not None and live.tcp_socket is None and period * failures >= live.give_up:
+        period = max(least + 1, min(period, live.give_up // (failures + 1)))
         failures = max(1, min(failures, (live.give_up - 1) // period))
     return probe_every(period, min(timeout, period), failures)
+
+
+def _least_answer(container: Container, settings: StandardProbes) -> int:
+    """Seconds that each answer of the recognised server to a check takes."""
+    server = settings.recogniser.server(container)
+    busy = server.preset.busy if server is not None else None
+    return busy.least if busy is not None else 0
 
 
 def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, grouped: bool) -> Probe:
@@ -217,17 +235,21 @@ def _liveness(settings: StandardProbes, timeout: int, ready: Probe | None, *, gr
 
 
 def _with_patience(timing: Probe, endpoint: Json, container: Container, settings: StandardProbes) -> Probe:
-    """The numbers with the preset's `liveTimeout` and `liveSilence`, for its own liveness endpoint."""
+    """The numbers with the preset's `liveTimeout` and `liveSilence`, for its own liveness endpoint, and not
+    less than the time of its longest request if health checks wait behind requests."""
     server, known = settings.recogniser.server(container), preset_health(container, settings)
-    if server is None or known is None or endpoint != known.live:
+    if server is None:
         return timing
-    timeout, silence = server.preset.live_timeout or 0, server.preset.live_silence
-    if timeout > timing.timeout:
-        period = max(timing.period, timeout)
-        timing = probe_every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
-    longest = server.configured(server.preset.live_silence_flags, ()) if silence else None
-    silence = min(max(silence, whole_number(longest, 5) or 0), MAX_START)
-    return probe_every(timing.period, timing.timeout, max(timing.failures, -(-silence // timing.period)))
+    silence = (server.longest_request or 0) if "httpGet" in endpoint else 0
+    if known is not None and endpoint == known.live:
+        timeout, usual = server.preset.live_timeout or 0, server.preset.live_silence
+        if timeout > timing.timeout:
+            period = max(timing.period, timeout)
+            timing = probe_every(period, timeout, max(_BLOCKING_FAILURES, -(-timing.give_up // period)))
+        longest = server.configured(server.preset.live_silence_flags, ()) if usual else None
+        silence = max(silence, usual, whole_number(longest, 5) or 0)
+    failures = -(-min(silence, MAX_START) // timing.period)
+    return probe_every(timing.period, timing.timeout, max(timing.failures, failures))
 
 
 def _budget(
@@ -243,6 +265,9 @@ def _budget(
         least, lambda: f"{factor} the {in_words(delay)} that readiness waits", "startupFactor"
     )
 
+
+_FEW: Final = 8
+"""Containers. In a larger pod each is looked at without the others, since the cost would be quadratic."""
 
 MUTATOR: Final = Mutator(
     "standard-probes", StandardProbes, mutate=mutate, advise=advise, kinds=(POD,), after=("model-puller",)
@@ -270,7 +295,16 @@ def _added_again(
     pod: PodView, container: Container, field: str, missing: tuple[str, ...], facts: Facts
 ) -> bool:
     kept = {key: value for key, value in container.spec.items() if key not in missing}
-    # Without the other containers: otherwise the cost would be quadratic in their number.
-    alone = {**pod.json["spec"], "containers": [], "initContainers": [], container.list: [kept]}
-    mutated = mutate({**pod.json, "spec": alone}, facts.settings(StandardProbes), facts)
-    return any(each.spec.get(field) == container.spec[field] for each in facts.view(mutated).containers)
+    spec = pod.json["spec"]
+    if len(pod.containers) <= _FEW:
+        spec, index = replaced(spec, (container.list, container.index), kept), container.index
+    else:
+        spec, index = {**spec, "containers": [], "initContainers": [], container.list: [kept]}, 0
+    again = facts.view({**pod.json, "spec": spec})
+    place = (container.list, index)
+    return any(
+        added.name == field and added.value == container.spec[field]
+        for each in again.running
+        if (each.list, each.index) == place
+        for added in _added_fields(again, each, facts.settings(StandardProbes), facts)
+    )

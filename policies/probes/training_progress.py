@@ -31,9 +31,9 @@ class TrainingProgress(Struct, frozen=True):
     silence: int
     """Seconds without a write that are normal."""
 
-    @property
-    def probe(self) -> Json:
-        """A livenessProbe that fails when nothing was written for longer than the silence.
+    def probe(self, start: int) -> Json:
+        """A livenessProbe that fails when nothing was written for longer than the silence, and not before the
+        expected start is complete, in seconds.
 
         It passes where the image has no `find`; without a shell the kubelet cannot run it, and ignores that.
         """
@@ -42,7 +42,7 @@ class TrainingProgress(Struct, frozen=True):
         script = f'command -v find >/dev/null || exit 0; [ -n "$({look} 2>/dev/null | head -n 1)" ]'
         return {
             "exec": {"command": ["sh", "-c", script]},
-            "initialDelaySeconds": self.silence,
+            "initialDelaySeconds": max(self.silence, start),
             "periodSeconds": min(max(self.silence // 20, 30), 300),
             "timeoutSeconds": 30,
             "failureThreshold": _FAILURES,

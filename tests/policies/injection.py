@@ -112,5 +112,8 @@ def _among(rule: str, place: Place) -> Place:
 def _injected(before: Json, after: Json) -> Iterator[Place]:
     """The place of each added or changed field, without the annotation that lists them."""
     for operation in diff(before, after):
-        path = field_path(int(step) if step.isdigit() else step for step in steps_of(operation["path"]))
-        yield named(after, path)
+        steps = [int(step) if step.isdigit() else step for step in steps_of(operation["path"])]
+        added = operation.get("value")
+        # A list that was missing is the list of its elements, as if an element had been added to it.
+        places = [[*steps, n] for n in range(len(added))] if isinstance(added, list) else [steps]
+        yield from (named(after, field_path(place)) for place in places)

@@ -90,7 +90,7 @@ ACTIONS = [
     {"exec": {"command": ["python3", "-c", "import torch"]}},
     {"exec": {"command": ["ollama", "list"]}},
 ]
-SERVERS = [
+SERVERS: list[Json] = [
     {"image": "vllm/vllm-openai:v0.11.0", "args": ["--model", "meta-llama/Llama-3.1-8B"]},
     {"image": "vllm/vllm-openai:v0.32.0", "args": ["--model", "meta-llama/Llama-3.1-405B"]},
     {"image": "vllm/vllm-openai:latest", "command": ["sh", "-c", "vllm serve meta-llama/Llama-3.1-8B $ARGS"]},
@@ -100,6 +100,8 @@ SERVERS = [
     {"image": "lmsysorg/sglang:v0.4.9", "command": ["python3", "-m", "sglang.launch_server", "--port=8000"]},
     {"image": "rayproject/ray:2.52.0", "command": ["ray", "start", "--head", "--block"]},
     {"image": "ghcr.io/mlflow/mlflow:v2.14.0", "args": ["mlflow", "server", "--host", "0.0.0.0"]},
+    {"image": "ghcr.io/berriai/litellm:v1.70.0", "args": ["--config", "/app/config.yaml"]},
+    {"image": "example.org/api:1", "command": ["gunicorn", "--timeout=600", "-b0.0.0.0:8000", "app:app"]},
     {"image": "example.org/api:1", "command": ["python3", "serve.py"]},
     {
         "image": "example.org/api:1",
@@ -124,8 +126,13 @@ OTHERS = [
         "ports": [{"name": "http", "containerPort": 9102}],
     },
     {"name": "cache", "image": "redis:7", "ports": [{"name": "web", "containerPort": 6379}]},
+    {"name": "head", "image": "example.org/api:1", "command": ["ray", "start", "--head"]},
+    {"name": "api", "image": "example.org/api:1", "ports": [{"containerPort": 8080}]},
 ]
-KINDS = ["Pod", "Deployment", "StatefulSet", "Job", "InferenceService", "LeaderWorkerSet", "RayCluster"]
+KINDS = [
+    *("Pod", "Deployment", "StatefulSet", "Job", "InferenceService", "LeaderWorkerSet", "RayCluster"),
+    *("PyTorchJob", "Rollout"),
+]
 MORE = {
     "hostNetwork": True,
     "terminationGracePeriodSeconds": 5,
@@ -177,8 +184,14 @@ def workload(draw: st.DrawFn) -> Json:
         model["name"] = "kserve-container"
         return manifest(kind, "llm", {"predictor": spec}, namespace="ml", annotations=annotations)
     if kind == "LeaderWorkerSet":
-        groups = {"size": 2, "workerTemplate": template}
-        return manifest(kind, "llm", {"replicas": 1, "leaderWorkerTemplate": groups}, namespace="ml")
+        groups = {"size": 2, draw(st.sampled_from(["workerTemplate", "leaderTemplate"])): template}
+        policy = draw(st.sampled_from(["LeaderCreated", "LeaderReady"]))
+        spec = {"replicas": 1, "startupPolicy": policy, "leaderWorkerTemplate": groups}
+        return manifest(kind, "llm", spec, namespace="ml")
+    if kind == "PyTorchJob":
+        return manifest(
+            kind, "llm", {"pytorchReplicaSpecs": {"Master": {"template": template}}}, namespace="ml"
+        )
     if kind == "RayCluster":
         return manifest(kind, "llm", {"headGroupSpec": {"template": template}}, namespace="ml")
     replicas = draw(st.sampled_from([1, 3]))
@@ -196,7 +209,10 @@ ANNOTATIONS = {
     "mlchassis.dev/expected-start": "30m",
     "mlchassis.dev/model-size": "200Gi",
     "mlchassis.dev/health-path": "/health",
+    "mlchassis.dev/live-path": "/health",
     "mlchassis.dev/liveness": "progress",
+    "mlchassis.dev/model-config": "models",
+    "mlchassis.dev/progress": "file /checkpoints 45m",
 }
 
 
@@ -206,6 +222,86 @@ def test_generated_objects(obj: Json, profile: Profile, mirror: str) -> None:
     config = load({"rules.yaml": f"profile: {profile}", "standard-probes.yaml": f"mirror: {mirror}"})
     breaches = objections(obj, config, ManifestCluster([obj]))
     assert not breaches, "\n".join([*breaches, dump(obj)])
+
+
+def _pod(*containers: Json, **annotations: str) -> Json:
+    named = [{"name": f"c{n}", **each} for n, each in enumerate(containers)]
+    keys = {f"mlchassis.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return {
+        "metadata": {"labels": {"app": "llm"}, "annotations": keys},
+        "spec": {"containers": named},
+    }
+
+
+def _deployment(template: Json) -> Json:
+    spec = {"selector": {"matchLabels": {"app": "llm"}}, "template": template}
+    return manifest("Deployment", "llm", spec, namespace="ml")
+
+
+def _leader(template: Json) -> Json:
+    groups = {"size": 4, "leaderTemplate": template}
+    spec = {"startupPolicy": "LeaderReady", "leaderWorkerTemplate": groups}
+    return manifest("LeaderWorkerSet", "llm", spec, namespace="ml")
+
+
+def _training(template: Json) -> Json:
+    return manifest("PyTorchJob", "llm", {"pytorchReplicaSpecs": {"Master": {"template": template}}})
+
+
+RAY = {"image": "example.org/ray:1", "command": ["ray", "start", "--head", "--block"]}
+SGLANG = {
+    "image": "lmsysorg/sglang:v0.5.3",
+    "command": ["python3", "-m", "sglang.launch_server", "--port=8000"],
+}
+OWN = {"image": "example.org/own:1", "ports": [{"containerPort": 8080}]}
+GPUS = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+LIVENESS = {"httpGet": {"path": "/live", "port": 8080}}
+BREACHES = {
+    "a delay for the group that another container of the pod leads": _deployment(
+        _pod({"image": "qdrant/qdrant:v1.9.0"}, RAY)
+    ),
+    "an annotation that fits one of two servers": _leader(_pod(OWN, SERVERS[0], health_port="8080")),
+    "models make a server first-party": _deployment(
+        _pod(
+            {"image": "docker.io/acme/own:1", "readinessProbe": {"tcpSocket": {"port": 8080}}},
+            model_config="models",
+        )
+    ),
+    "models make a start slow": _deployment(
+        _pod({"image": "docker.io/acme/own:1", "livenessProbe": LIVENESS}, model_config="models")
+    ),
+    "models are the only volume of a training": _training(
+        _pod({"image": "example.org/train:1", **GPUS}, model_config="models")
+    ),
+    "models are the only mount of a server with many GPUs": _deployment(
+        _pod({"image": "xprobe/xinference:1.2.3", **GPUS}, model_config="models")
+    ),
+    "a path that asks providers": _deployment(
+        _pod({"image": "ghcr.io/berriai/litellm:v1.70.0"}, health_path="/health")
+    ),
+    "a path of liveness that asks workers": _deployment(
+        _pod({"command": ["python3", "-m", "dynamo.frontend"], **OWN}, live_path="/health")
+    ),
+    "requests that take longer than liveness": _deployment(
+        _pod({**OWN, "command": ["gunicorn", "--timeout=600", "-b0.0.0.0:8080", "a:b"]}, health_path="/h")
+    ),
+    "a timeout within which no answer arrives": _deployment(
+        _pod({**SGLANG, "livenessProbe": {"tcpSocket": {"port": 8000}, "periodSeconds": 1}})
+    ),
+    "a timeout before that of a hasty check": _deployment(
+        _pod({**SGLANG, "livenessProbe": {"grpc": {"port": 8000}, "periodSeconds": 1}})
+    ),
+    "a start that takes longer than the silence of a training": _training(
+        _pod({"image": "example.org/train:1"}, model_size="200Gi", progress="file /checkpoints 45m")
+    ),
+}
+
+
+@pytest.mark.parametrize("mirror", ["recognised", "similar"])
+@pytest.mark.parametrize("name", BREACHES)
+def test_each_breach_that_was_found(name: str, mirror: str) -> None:
+    config = load({**POLICY, "standard-probes.yaml": f"mirror: {mirror}"})
+    assert objections(BREACHES[name], config, ManifestCluster([BREACHES[name]])) == []
 
 
 def test_a_breach_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

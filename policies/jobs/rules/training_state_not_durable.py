@@ -12,7 +12,7 @@ from policies.containers.commands import container_command
 from policies.containers.idle import idles, programs_of
 from policies.containers.programs import flags_and_values
 from policies.core import data
-from policies.core.annotations import CHECKPOINT, TRAINING
+from policies.core.annotations import CHECKPOINT, MODEL_CONFIG, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import runs_in
@@ -120,7 +120,7 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
     for container in template.containers(Role.MAIN):
         if not container.image:
             return False
-        if not (container.typed.argv or template.typed.spec.volumes or template.is_ray):
+        if not (container.typed.argv or _has_own_volumes(template) or template.is_ray):
             continue  # only its image says whether it writes anything, and where to
         summary = container_command(template, container)
         if idles(summary) or (summary.scripts and not programs_of(summary)):
@@ -138,6 +138,11 @@ def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:
     if not any(map(prepares, names)):  # else an argument may name the model that is converted or downloaded
         names += words
     return any(map(_says_training, names))
+
+
+def _has_own_volumes(template: PodTemplate) -> bool:
+    """Whether the pod has a volume; the puller's may be the only ones of a pod with models."""
+    return bool(template.typed.spec.volumes) and MODEL_CONFIG not in template.typed.metadata.annotations
 
 
 def _has_an_account(template: PodTemplate) -> bool:

@@ -7,7 +7,6 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.kube.json import mapping
-from policies.kube.quantities import whole_number
 from policies.probes.probe import LENIENT, LIVENESS, ContainerProbe, probes
 from policies.probes.recognition import Server
 from policies.probes.rules.probe_always_passes import always_passes
@@ -43,13 +42,10 @@ def _within_seconds(probe: ContainerProbe, server: Server) -> Finding:
 
 
 def _before_requests_end(probe: ContainerProbe, server: Server) -> Findings:
-    limit = server.preset.request_limit
-    if limit is None or server.too_old or not mapping(probe.spec, "httpGet"):
+    limit, longest = server.preset.request_limit, server.longest_request
+    if limit is None or longest is None or not mapping(probe.spec, "httpGet"):
         return
-    if server.has_option(*limit.unless_flags) or server.has_variable(*limit.unless_env):
-        return
-    longest = limit.seconds or whole_number(server.options.value(limit.flags), 18)
-    if longest is not None and probe.give_up < longest:
+    if probe.give_up < longest:
         flag = limit.flags[0] if limit.flags else ""
         set_by = f" ({flag})" if flag else ""
         yield Finding(

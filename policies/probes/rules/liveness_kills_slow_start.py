@@ -116,7 +116,7 @@ def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
         return False  # that one loads the model, and this one downloads it or reports about it
     if _has_little_memory(typed):
         return False
-    return _names_a_model(typed) or (server is None and has_a_model(probe.container))
+    return _names_a_model(typed) or (server is None and has_a_model(probe.template, probe.container))
 
 
 def _has_little_memory(container: ContainerSpec) -> bool:

@@ -41,6 +41,12 @@ def test_a_training_gets_a_liveness_probe_by_its_annotation_only() -> None:
     assert "-mmin -45" in found["exec"]["command"][2]
 
 
+def test_a_start_that_takes_longer_than_the_silence_is_not_ended() -> None:
+    found = probe(pod({KEY: "file /out 45m", "mlchassis.dev/model-size": "200Gi"}))
+    assert found is not None
+    assert found["initialDelaySeconds"] == 60 + 200 * 1024 // 64
+
+
 def test_a_written_probe_stays() -> None:
     own = {"tcpSocket": {"port": 1}}
     given = pod({KEY: "file /out 45m"}, {"name": "a", "image": "b", "livenessProbe": own})
@@ -73,7 +79,7 @@ def test_a_name_of_no_container_is_reported() -> None:
 
 def run(path: Path) -> int:
     """The exit status of the probe, run as the kubelet does."""
-    command = parse_progress(f"file {path} 10m").probe["exec"]["command"]
+    command = parse_progress(f"file {path} 10m").probe(0)["exec"]["command"]
     return subprocess.run(command, check=False).returncode
 
 
