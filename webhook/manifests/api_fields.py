@@ -22,6 +22,11 @@ from policies.kube.json import Json, text
 from policies.kube.names import did_you_mean
 
 _POD_TEMPLATE: Final = "V1PodTemplateSpec"
+_LISTS_OF_PODS: Final = {
+    "containers": "[V1Container]",
+    "initContainers": "[V1Container]",
+    "volumes": "[V1Volume]",
+}
 _PYTHON: Final[Mapping[str, type]] = {"int": int, "bool": bool}
 _IN_WORDS: Final = {int: "a whole number", bool: "true or false", dict: "a map", list: "a list", str: "text"}
 _HEAD: Final = frozenset({"apiVersion", "kind", "metadata"})
@@ -56,7 +61,7 @@ def newest_kubernetes() -> str:
 
 
 def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[FieldProblem]:
-    """The unknown and mistyped fields of a built-in kind, or of the pod templates of another known kind; the
+    """The unknown and mistyped fields of a built-in kind, or of the pods of another known kind; the
     first few of them. An apiVersion that Kubernetes no longer has is one, too."""
     kind = f"{text(obj, 'apiVersion')} {text(obj, 'kind')}"
     removed = removed_version(text(obj, "apiVersion"), text(obj, "kind"))
@@ -68,9 +73,8 @@ def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[F
     places: list[tuple[Steps, Any, str]] = []
     if kind in _api().kinds:
         places.append(((), obj, _api().kinds[kind]))
-    elif (workload := workloads.get(kind_of(obj))) is not None and workload.shape is Shape.TEMPLATE:
-        for path in workload.templates:
-            places += [(steps, value, _POD_TEMPLATE) for steps, value in every_value_at(obj, path)]
+    elif (workload := workloads.get(kind_of(obj))) is not None:
+        places = list(_pods(obj, workload))
     found: list[FieldProblem] = []
     for place in places:
         for problem in _walk(*place):
@@ -78,6 +82,18 @@ def field_problems(obj: Json, workloads: Mapping[GroupKind, Workload]) -> list[F
             if len(found) >= _MOST:
                 return found
     return found
+
+
+def _pods(obj: Json, workload: Workload) -> Iterator[tuple[Steps, Any, str]]:
+    """The pod templates of an object. Of a pod spec among other fields only the lists are known."""
+    templates = workload.shape is Shape.TEMPLATE
+    for path in workload.templates if templates else ():
+        yield from ((steps, value, _POD_TEMPLATE) for steps, value in every_value_at(obj, path))
+    for path in (*(() if templates else workload.templates), *workload.specs):
+        for steps, value in every_value_at(obj, path):
+            for name, kind in _LISTS_OF_PODS.items():
+                if isinstance(value, dict) and name in value:
+                    yield (*steps, name), value[name], kind
 
 
 def _is_encrypted(obj: Json) -> bool:

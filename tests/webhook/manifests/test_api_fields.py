@@ -97,6 +97,12 @@ WORKER: Json = {"template": {"spec": {"container": []}}}
             "spec.pytorchReplicaSpecs.Worker.template.spec.container",
             "did you mean containers?",
         ),
+        (
+            "InferenceService",
+            {"predictor": {"minReplicas": 1, "containers": [{"name": "a", "livenessprobe": {}}]}},
+            "spec.predictor.containers[0].livenessprobe",
+            "did you mean livenessProbe?",
+        ),
     ],
 )
 def test_a_problem(kind: str, spec: Json, path: str, said: str) -> None:
