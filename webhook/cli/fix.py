@@ -28,7 +28,7 @@ from policies.core.finding import Mode
 from policies.jobs.termination_messages import FIELD
 from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
-from policies.kube.json import Json, dig, replaced
+from policies.kube.json import Json, dig, replaced, text
 from policies.kube.names import did_you_mean
 from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
@@ -42,6 +42,7 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, parse, read_all
+from webhook.manifests.patches import patched
 
 _Fix: TypeAlias = tuple[str, str]
 """A finding to fix: its rule, and the path of its field by the names of containers."""
@@ -83,12 +84,16 @@ def run(args: argparse.Namespace) -> int:
     by_file: dict[str, list[Document]] = {}
     for document in documents:
         by_file.setdefault(document.source, []).append(document)
+    patches = {
+        place: by for path in args.paths if Path(path).is_dir() for place, by in patched(Path(path)).items()
+    }
     # A file with several links is fixed once.
     targets = {Path(file).resolve(): file for file in reversed(by_file)}
     for file, own in by_file.items():
         if targets[Path(file).resolve()] != file:
             continue
         try:
+            _refuse_patched(own, patches)
             fixed = _fixed(own, config, cluster, args.only)
             if fixed is not None:
                 _write_or_print(Path(file), roots, fixed, args)
@@ -97,6 +102,18 @@ def run(args: argparse.Namespace) -> int:
     for each in problems:
         print(printable(f"chassis fix: not changed: {each}"), file=sys.stderr)
     return BAD_INPUT if problems else OK
+
+
+def _refuse_patched(documents: Sequence[Document], patches: Mapping[tuple[str, str], Path]) -> None:
+    """Raises UserError if a patch of kustomize changes the containers of an object."""
+    for document in documents:
+        kind, name = text(document.obj, "kind"), text(document.obj, "metadata", "name")
+        by = next((patches[key] for key in ((kind, name), (kind, ""), ("", name)) if key in patches), None)
+        if by is not None:
+            raise UserError(
+                f"{document.place}: a patch in {by} changes the containers of {kind} {name}. Fix it by hand: "
+                "chassis review shows the result of the kustomization"
+            )
 
 
 class _Fixed(Struct, frozen=True):

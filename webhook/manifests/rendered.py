@@ -146,14 +146,14 @@ def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]
 
 
 def _charts(directory: Path, flags: Iterable[str]) -> Iterator[RenderedSource]:
-    roots = {file.parent for file in _visible(directory, (CHART,))}
+    roots = {file.parent for file in visible(directory, (CHART,))}
     roots -= {root for root in roots if _is_subchart(root, roots)}
     for root in sorted(roots):
         files = frozenset(
             file for file in root.rglob("*") if file.is_file() and _chart_of(file, roots) == root
         )
         command = ("helm", "template", "release", str(root), *flags)
-        library = text(_loaded(root / CHART), "type") == "library"
+        library = text(loaded(root / CHART), "type") == "library"
         yield RenderedSource(root / CHART, () if library else (command,), files, files)
 
 
@@ -171,8 +171,8 @@ def _chart_of(file: Path, charts: Container[Path]) -> Path | None:
 
 
 def _kustomizations(directory: Path, inside: frozenset[Path]) -> Iterator[RenderedSource]:
-    found = [file for file in _visible(directory, KUSTOMIZATIONS) if file not in inside]
-    objects = {file: _loaded(file) for file in found}
+    found = [file for file in visible(directory, KUSTOMIZATIONS) if file not in inside]
+    objects = {file: loaded(file) for file in found}
     contained = {
         other for file in found for other in map(kustomization_in, _targets(file, objects[file])) if other
     }
@@ -203,7 +203,7 @@ def _closure(root: Path) -> tuple[frozenset[Path], frozenset[Path], str, bool]:
             continue
         files.add(file)
         parts.add(file)
-        obj = _loaded(file)
+        obj = loaded(file)
         parts.update(_parts(file, obj))
         patched = patched or not _PLAIN.issuperset(obj)
         for written in _written(obj):
@@ -231,23 +231,23 @@ def _targets(file: Path, obj: Json) -> Iterator[Path]:
     """The files and directories that a kustomization contains."""
     for written in _written(obj):
         if not _is_remote(written):
-            yield _at(file, written)
+            yield at(file, written)
 
 
 def _parts(file: Path, obj: Json) -> Iterator[Path]:
     """The files of a kustomization that are no objects."""
     for field in _PARTS:
-        yield from (_at(file, each) for each in strings(obj, field) if "\n" not in each)
+        yield from (at(file, each) for each in strings(obj, field) if "\n" not in each)
     for field in _WITH_PATH:
-        yield from (_at(file, text(each, "path")) for each in maps(obj, field) if text(each, "path"))
+        yield from (at(file, text(each, "path")) for each in maps(obj, field) if text(each, "path"))
     for field in ("configMapGenerator", "secretGenerator"):
         for each in maps(obj, field):
-            yield from (_at(file, named.rpartition("=")[2]) for named in strings(each, "files"))
+            yield from (at(file, named.rpartition("=")[2]) for named in strings(each, "files"))
     if text(mapping(obj, "openapi"), "path"):
-        yield _at(file, text(mapping(obj, "openapi"), "path"))
+        yield at(file, text(mapping(obj, "openapi"), "path"))
 
 
-def _at(file: Path, written: str) -> Path:
+def at(file: Path, written: str) -> Path:
     """A path of a kustomization, without `..`, so that two ways to a file are equal."""
     found: list[str] = []
     for part in (file.parent / written).parts:
@@ -269,7 +269,7 @@ def kustomization_in(directory: Path) -> Path | None:
 # --- both ------------------------------------------------------------------------------------------
 
 
-def _visible(directory: Path, names: Iterable[str]) -> list[Path]:
+def visible(directory: Path, names: Iterable[str]) -> list[Path]:
     """The files with one of the names below a directory, in order, without hidden ones."""
     return sorted(
         file
@@ -279,7 +279,7 @@ def _visible(directory: Path, names: Iterable[str]) -> list[Path]:
     )
 
 
-def _loaded(file: Path) -> Json:
+def loaded(file: Path) -> Json:
     """The first document of a file; an empty map if there is none."""
     try:
         value = next(iter(load_all(file.read_text(encoding="utf-8"))), None)

@@ -267,6 +267,45 @@ def test_an_unreadable_file_is_named_and_not_changed(run: Chassis, api: Path, tm
     assert (tmp_path / "template.yaml").read_text() == template
 
 
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "patches: [{path: probe.yaml}]",
+        "patchesStrategicMerge: [probe.yaml]",
+        "patches:\n- target: {kind: Deployment}\n  patch: |\n"
+        "    - {op: add, path: /spec/template/spec/containers/0/livenessProbe/periodSeconds, value: 30}",
+    ],
+)
+def test_what_a_patch_changes_is_not_written(run: Chassis, tmp_path: Path, patch: str) -> None:
+    base, overlay = tmp_path / "base", tmp_path / "overlay"
+    for directory in (base, overlay):
+        directory.mkdir()
+    file = base / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    (base / "kustomization.yaml").write_text("resources: [api.yaml]\n")
+    (overlay / "kustomization.yaml").write_text(f"resources: [../base]\n{patch}\n")
+    (overlay / "probe.yaml").write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: api}\n"
+        "spec: {template: {spec: {containers: [{name: server, livenessProbe: {periodSeconds: 30}}]}}}\n"
+    )
+    status, _, errors = run(tmp_path)
+    assert status == 2
+    assert f"a patch in {overlay / 'kustomization.yaml'} changes the containers" in errors
+    assert file.read_text() == HAND_WRITTEN
+
+
+def test_a_patch_of_something_else_hinders_nothing(run: Chassis, tmp_path: Path) -> None:
+    file = tmp_path / "api.yaml"
+    file.write_text(HAND_WRITTEN)
+    (tmp_path / "kustomization.yaml").write_text(
+        "resources: [api.yaml]\npatches:\n- target: {kind: Deployment, name: api}\n"
+        "  patch: '[{op: replace, path: /spec/replicas, value: 5}]'\n"
+    )
+    status, _, _ = run(tmp_path)
+    assert status == 0
+    assert file.read_text() != HAND_WRITTEN
+
+
 def test_a_file_with_anchors_is_not_changed(run: Chassis, api: Path) -> None:
     shared = HAND_WRITTEN.replace("containers:\n", "containers: &all\n").replace(
         "      # where models", "      initContainers: *all\n      # where models"
