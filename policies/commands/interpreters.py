@@ -132,6 +132,10 @@ def _parsed(code: str) -> ast.Module | None:
         return None
 
 
+_RAY_WORDS = frozenset({"auto", "local"})
+"""Addresses of Ray that are no hosts: https://docs.ray.io/en/latest/ray-core/api/doc/ray.init.html"""
+
+
 class _CodeReader:
     def __init__(self, tree: ast.Module, context: ClientContext, budget: StepBudget) -> None:
         self.context = context
@@ -292,7 +296,10 @@ class _CodeReader:
     def _named(self, name: str, first: ast.expr | None, keywords: dict[str, ast.expr]) -> Iterator[Host]:
         """The host in a keyword, else in the first argument, else the call's default."""
         named = next((keywords[keyword] for keyword in _HOST_KEYWORDS if keyword in keywords), first)
-        if named is not None:
+        if name == "ray.init" and (text := self._text(named)) in _RAY_WORDS:
+            if text == "auto":  # the head that RAY_ADDRESS or a file of the node names
+                yield Host("", Reach.UNDECIDABLE, "ray")
+        elif named is not None:
             lookup = name in _NAME_LOOKUPS
             yield from (replace(each, name_lookup=lookup) for each in self._address(named))
         elif name in _KEYWORD_CALLS:

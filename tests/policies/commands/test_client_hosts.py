@@ -300,6 +300,8 @@ UNDECIDABLE = [
     ["python", "-c", "import requests; requests.Session().get('http://db/')"],
     ["python", "-c", "import requests,sys; requests.get(sys.argv[1])"],
     ["ray", "health-check"],
+    ["python", "-c", "import ray; ray.init('auto')"],
+    ["python", "-c", "import ray; ray.init(address='auto', namespace='serve')"],
     sh("curl http://db/ ; ((("),
     sh("if true; then curl http://db"),
     sh('http() { set -- -s "$@"; curl "$@" "http://127.0.0.1:9200$1"; }; http / -f'),
