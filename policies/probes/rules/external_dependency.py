@@ -70,10 +70,14 @@ def _asking_others(field: str, target: Target, facts: Facts) -> Iterator[Finding
 
 def _is_routed_to(target: Target, template: PodTemplate, facts: Facts) -> bool:
     """Whether something may send requests to the pods: a declared port or a Service shows it. Nobody notices
-    the readiness of others, such as a pod that waits for a server to run a test against it."""
-    if not is_builtin(target.kind) or any(container.tcp_ports for container in template.containers()):
+    the readiness of others, such as a pod that waits for a server to run a test against it, or a Job's."""
+    if not is_builtin(target.kind):
         return True
     services = facts.objects(Service)
+    if not template.completes and any(container.tcp_ports for container in template.containers()):
+        return True
+    if template.completes and services is None:
+        return False
     if services is None:  # a pod that only idles serves nobody
         mains = template.containers(Role.MAIN)
         return not all(idles(container_command(template, container)) for container in mains)
