@@ -274,7 +274,8 @@ def fixed_object(
     return final, list(dict.fromkeys((*added, *rules_of_fixes)))
 
 
-_DEFAULTED: Final = frozenset({FIELD})
+_GRACE: Final = "terminationGracePeriodSeconds"
+_DEFAULTED: Final = frozenset({FIELD, _GRACE})
 """Fields whose default the API server writes into each pod. The webhook can't tell it from the author's
 value, but in a file, it is the author's."""
 
@@ -286,13 +287,23 @@ def _accepted(obj: Json, final: Json, config: Config) -> Json:
     if workload is not None and workload.refuses and not workload.accepts_all(obj):
         refused = frozenset(workload.refuses)
     operations = diff(obj, final)
+    decided = [[*steps_of(each["path"])] for each in operations if _is_decided(each)]
+    # Without a longer grace period, a longer preStop hook takes its time from the last requests.
+    short = [steps[:-1] for steps in decided if steps[-1] == _GRACE]
     accepted = [
-        each for each in operations if not (_is_decided(each) or refused.intersection(steps_of(each["path"])))
+        each
+        for each in operations
+        if not (_is_decided(each) or refused.intersection(steps_of(each["path"])))
+        and not any(_is_hook([*steps_of(each["path"])], spec) for spec in short)
     ]
     if len(accepted) == len(operations):
         return final
     patched: Json = jsonpatch.apply_patch(obj, accepted)
     return patched
+
+
+def _is_hook(steps: list[str], spec: list[str]) -> bool:
+    return steps[: len(spec)] == spec and "lifecycle" in steps[len(spec) :]
 
 
 def _is_decided(operation: Json) -> bool:

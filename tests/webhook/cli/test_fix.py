@@ -172,6 +172,23 @@ def test_a_value_that_the_file_sets_stays(run: Chassis, tmp_path: Path) -> None:
     assert "podFailurePolicy:" in after
 
 
+def test_a_grace_period_that_the_file_sets_stays(run: Chassis, tmp_path: Path) -> None:
+    """30 s, which is the API server's default; TGI finishes requests for 90 s."""
+    file = tmp_path / "tgi.yaml"
+    image = "ghcr.io/huggingface/text-generation-inference:3.0"
+    spec = f"terminationGracePeriodSeconds: 30\ncontainers:\n- {{name: tgi, image: {image}}}"
+    file.write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: tgi}\nspec:\n"
+        "  selector: {matchLabels: {app: tgi}}\n  template:\n    metadata: {labels: {app: tgi}}\n"
+        f"    spec:\n{textwrap.indent(spec, ' ' * 6)}\n{NODE}"
+    )
+    run(file)
+    after = file.read_text()
+    assert "terminationGracePeriodSeconds: 30" in after
+    assert "livenessProbe:" in after
+    assert "preStop:" not in after
+
+
 def test_it_writes_no_value_that_another_rule_reports(run: Chassis, tmp_path: Path) -> None:
     """6 * 5 s are not longer than readiness: liveness-as-strict-as-readiness."""
     file = tmp_path / "api.yaml"
