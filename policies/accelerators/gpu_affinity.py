@@ -29,6 +29,7 @@ from policies.accelerators.node_affinity import (
 )
 from policies.accelerators.placement import kept_apart
 from policies.accelerators.requests import asks_for_devices, inventory_of, served_by_claims
+from policies.accelerators.unrequested import may_use_accelerators
 from policies.accelerators.vendors import NodeLabel, Vendor
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
@@ -249,7 +250,7 @@ def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: R
         return pod
     inventory = inventory_of(settings, facts)
     expressions = _avoiding(spec, inventory)
-    if not expressions or _seeks_accelerators(spec, settings):
+    if not expressions or _seeks_accelerators(spec, settings) or may_use_accelerators(view, facts):
         return pod
     said = "requests no accelerator, so it leaves nodes with accelerators to pods that do"
     if settings.cpu_pods is Strength.REQUIRED:

@@ -8,6 +8,7 @@ from typing import Final
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.gpu_images import gpu_images
 from policies.accelerators.requests import asks_for_devices, wants_accelerator
+from policies.accelerators.unrequested import NO_DEVICES, VISIBLE
 from policies.containers.commands import container_command
 from policies.containers.idle import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -18,8 +19,6 @@ from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
 
-_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-_NO_DEVICES: Final = frozenset({"", "none", "void"})
 _OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
 _NONE_OF_CUDA: Final = frozenset({"", "-1"})
 """https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables"""
@@ -47,23 +46,23 @@ def _visible(template: PodTemplate, facts: Facts) -> Findings:
     """Containers that make GPUs visible to themselves."""
     for container in template.containers(Role.MAIN):
         for index, variable in enumerate(container.typed.env):
-            if variable.name != _VISIBLE or variable.value_from or variable.value.lower() in _NO_DEVICES:
+            if variable.name != VISIBLE or variable.value_from or variable.value.lower() in NO_DEVICES:
                 continue
             at = template.at(container, f"env[{index}]")
             if any(name.startswith(_GPU) for name in container.typed.resources.limits):
                 yield Finding(
                     at,
-                    f"{_VISIBLE}: {variable.value} of container {container.name} overrides the GPUs that "
+                    f"{VISIBLE}: {variable.value} of container {container.name} overrides the GPUs that "
                     "the device plugin assigns. The container uses GPUs of other pods, and both run out of "
                     "memory.",
-                    f"Remove {_VISIBLE}. The device plugin sets it.",
+                    f"Remove {VISIBLE}. The device plugin sets it.",
                 )
             elif not wants_accelerator(template.view, facts) and not _is_agent(container):
                 yield Finding(
                     at,
-                    f"{_VISIBLE}: {variable.value} gives container {container.name} GPUs that it doesn't "
+                    f"{VISIBLE}: {variable.value} gives container {container.name} GPUs that it doesn't "
                     "request. The scheduler also assigns them to other pods, and they run out of memory.",
-                    f"Request nvidia.com/gpu in resources.limits and remove {_VISIBLE}.",
+                    f"Request nvidia.com/gpu in resources.limits and remove {VISIBLE}.",
                 )
 
 
@@ -126,7 +125,7 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
 
 def _hides_gpus(container: Container) -> bool:
     """Whether a variable hides the GPUs of the node from the programs of a container."""
-    none = {_VISIBLE: _NO_DEVICES, _OF_CUDA: _NONE_OF_CUDA}
+    none = {VISIBLE: NO_DEVICES, _OF_CUDA: _NONE_OF_CUDA}
     return any(
         each.value.lower() in none.get(each.name, ()) and each.value_from is None
         for each in container.typed.env
