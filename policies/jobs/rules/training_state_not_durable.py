@@ -31,12 +31,14 @@ _FLEETING: Final = frozenset(
 
 _STORAGE: Final = (
     *("s3://", "s3a://", "gs://", "gcs://", "hf://", "az://", "abfs://", "abfss://", "wasb://", "wasbs://"),
-    *("oss://", "cos://", "obs://", "oci://", "hdfs://", "r2://"),
+    *("oss://", "cos://", "obs://", "oci://", "hdfs://", "r2://", "swift://", "dbfs:/"),
+    *(".blob.core.windows.net/", ".dfs.core.windows.net/", "storage.googleapis.com/", ".amazonaws.com/"),
 )
-"""URL schemes of durable storage."""
+"""URL schemes and hosts of durable storage."""
 
-_NAMES: Final = frozenset({"bucket", "hub"})
-"""Words in the names of options and variables that say where a training writes to: --push_to_hub."""
+_NAMES: Final = frozenset({"bucket", "hub", "mlflow", "clearml", "comet", "neptune"})
+"""Words in the names of options and variables that say where a training writes to, or which tracker keeps its
+models: --push_to_hub, CLEARML_API_HOST."""
 
 _STORE: Final = re.compile(r"(?:^|[_-])(?:s3|minio)(?:[_-]|$)", re.IGNORECASE)
 """An object store in the name of an option or variable: S3_ENDPOINT_URL."""
