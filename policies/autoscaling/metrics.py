@@ -71,7 +71,7 @@ def used_metrics(target: Target) -> list[UsedMetric]:
 def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
     for n, metric in enumerate(autoscaler.spec.metrics[:_MAX]):
         source = metric.pods or metric.object or metric.external
-        name = "" if source is None else source.metric.name
+        name = "" if source is None else source.name
         value = None if source is None else _per_pod(source)
         yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value, bool(metric.pods))
 
@@ -123,7 +123,7 @@ def query_of(trigger: Trigger) -> str:
 def _per_pod(source: NamedMetric) -> Decimal | None:
     """The target for one pod. A target of type Value may be compared with the sum of all pods."""
     try:
-        return None if source.target.average_value is None else parse_quantity(source.target.average_value)
+        return None if source.per_pod is None else parse_quantity(source.per_pod)
     except ValueError:
         return None
 

@@ -36,7 +36,7 @@ class Queue(Model):
 
 def _queue_of(autoscaler: HorizontalPodAutoscaler) -> str:
     """The queue whose length scales the workload; empty if a metric is something else, or unknown."""
-    names = [each.external.metric.name if each.external else "" for each in autoscaler.spec.metrics]
+    names = [each.external.name if each.external else "" for each in autoscaler.spec.metrics]
     queues = [_queue_in(name) for name in names]
     return queues[0] if queues and all(queues) else ""
 

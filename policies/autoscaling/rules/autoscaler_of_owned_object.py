@@ -37,6 +37,10 @@ class OwnerKind(Model):
         (), description="annotations, as `key=value`, with which its operator leaves the replicas to others"
     )
     instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
+    itself: str = Field(
+        "has no scale subresource",
+        description="why an autoscaler can't scale the custom resource itself; empty: newer versions can be scaled",
+    )
     replaces: tuple[ReplacedAnnotation, ...] = Field(
         (), description="annotations for an autoscaler that its operator replaces"
     )
@@ -63,7 +67,8 @@ def _owner_of(reference: ObjectReference, facts: Facts) -> Owned | None:
         kind = owner.group_kind
         if (reference.api_version.partition("/")[0], reference.kind) == (kind.group, kind.kind):
             return Owned(owner, reference.name, itself=True)
-        if reference.kind in ("Deployment", "StatefulSet") and facts.whole is not None:
+        # KEDA takes a reference without a kind for a Deployment.
+        if reference.kind in ("", "Deployment", "StatefulSet") and facts.whole is not None:
             for name in _possible(owner, reference.name):
                 obj = facts.whole.named(kind, facts.namespace, name)
                 if obj is not None and not _leaves_replicas(owner, obj):
@@ -102,16 +107,16 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     reference = scaled_by(target)
     owned = _owner_of(reference, facts)
-    if owned is None:
+    if owned is None or (owned.itself and not owned.owner.itself):
         return
     kind = owned.owner.group_kind.kind
     yield Finding(
         "spec.scaleTargetRef",
-        f"The kind {kind} has no scale subresource, so the autoscaler can't scale it."
+        f"The kind {kind} {owned.owner.itself}, so the autoscaler can't scale it."
         if owned.itself
         else (
-            f"{kind} {owned.name} owns {reference.kind} {reference.name}, and its operator resets the "
-            "replicas."
+            f"{kind} {owned.name} owns {reference.kind or 'Deployment'} {reference.name}, and its operator "
+            "resets the replicas."
         ),
         f"Use {owned.owner.instead}.",
     )

@@ -62,6 +62,19 @@ class NamedMetric(Part):
 
     metric: MetricIdentifier = MetricIdentifier()
     target: MetricTarget = MetricTarget()
+    metric_name: str = ""
+    """The form of v2beta1."""
+    target_average_value: Quantity | None = None
+    """The form of v2beta1."""
+
+    @property
+    def name(self) -> str:
+        return self.metric.name or self.metric_name
+
+    @property
+    def per_pod(self) -> Quantity | None:
+        """The value for each pod that is aimed at; None for a value of all of them."""
+        return self.target_average_value if self.target.average_value is None else self.target.average_value
 
 
 class Metric(Part):

@@ -16,7 +16,7 @@ from policies.kube.objects.devices import DeviceRequest, DeviceSubRequest
 from policies.kube.objects.kinds import TYPES
 from policies.kube.objects.metadata import IntOrString, OwnerReference, Quantity
 from policies.kube.objects.pods import LocalReference, SecurityContext
-from policies.kube.objects.scaling import AutoscalerSpec, ResourceMetric
+from policies.kube.objects.scaling import AutoscalerSpec, NamedMetric, ResourceMetric
 from policies.kube.objects.workloads import DeploymentSpec, RollingUpdateSteps
 from tests.tables import table
 
@@ -36,6 +36,7 @@ OTHERS: Final[dict[type[msgspec.Struct], set[str]]] = {
     RollingUpdateSteps: {"maxSurge", "partition"},  # each kind of workload has some of them
     AutoscalerSpec: {"targetCPUUtilizationPercentage"},  # of autoscaling/v1
     ResourceMetric: {"container"},  # of containerResource
+    NamedMetric: {"metricName", "targetAverageValue"},  # of autoscaling/v2beta1
     LocalReference: {"key"},  # of a key, not of a whole ConfigMap or Secret
     SecurityContext: {"privileged", "readOnlyRootFilesystem"},  # of a container, not of a pod
     DeviceSubRequest: {"adminAccess"},  # of `exactly`, not of `firstAvailable`
