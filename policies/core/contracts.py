@@ -138,10 +138,18 @@ class Rule(Struct, frozen=True, dict=True):
     """It is not called for objects that a controller makes: it judges what they are made from."""
     at_once: bool = False
     """It judges whether the pods fit into the cluster as it is when they are created."""
+    also: tuple[GroupKind, ...] = ()
+    """Kinds whose objects it checks, too, whatever their pods have: their operators complete them."""
 
     @cached_property
     def document(self) -> RuleDocument:
         return self.load()
+
+    def applies(self, kind: GroupKind, *, has_pods: bool) -> bool:
+        """Whether it checks the objects of a kind. `has_pods`: such an object has a pod template."""
+        if self.kinds is not None:
+            return kind in self.kinds
+        return has_pods or kind in self.also
 
     def mode(self, profile: Profile, certainty: Certainty = Certainty.CERTAIN) -> Mode:
         """The mode of a finding under a profile, before explicit modes."""
@@ -164,10 +172,11 @@ def rule(
     name: str = "",
     unowned: bool = False,
     at_once: bool = False,
+    also: tuple[GroupKind, ...] = (),
 ) -> Rule:
     """The rule of a module: `RULE = rule(__name__, check)` in `tcp_probe.py` has the id `tcp-probe`, and its
     texts are in `tcp-probe.yaml`. `name` is the id of a rule that shares its module with others."""
     package, _, stem = module.rpartition(".")
     rule_id = name or stem.replace("_", "-")
     load = partial(load_one, RuleDocument, package, f"{rule_id}.yaml")
-    return Rule(rule_id, check, kinds, load, frozenset(requires), unowned, at_once)
+    return Rule(rule_id, check, kinds, load, frozenset(requires), unowned, at_once, also)

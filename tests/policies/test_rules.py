@@ -94,7 +94,7 @@ def defaults() -> Config:
 
 
 def findings(rule: Rule, target: Target, facts: Facts) -> list[Finding]:
-    if not (target.templates if rule.kinds is None else target.kind in rule.kinds):
+    if not rule.applies(target.kind, has_pods=bool(target.templates)):
         return []
     if rule.unowned and target.has_controller:
         return []

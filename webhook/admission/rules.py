@@ -96,9 +96,14 @@ def findings(
     rules: Iterable[Rule] = _of_kind(registry.rules, target.kind, bool(target.templates))
     if config.own_rules:
         own = config.own_rules.values()
-        rules = (*rules, *(rule for rule in own if _applies(rule, target.kind, bool(target.templates))))
+        rules = (
+            *rules,
+            *(rule for rule in own if rule.applies(target.kind, has_pods=bool(target.templates))),
+        )
     for rule in rules:
-        if not rule.requires <= features or (rule.unowned and target.has_controller):
+        if not rule.requires <= features and target.kind not in rule.also:
+            continue
+        if rule.unowned and target.has_controller:
             continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
@@ -187,11 +192,7 @@ def _of_kind(
     rules: Callable[[], Mapping[str, Rule]], kind: GroupKind, has_templates: bool
 ) -> tuple[Rule, ...]:
     """The rules for objects of a kind."""
-    return tuple(rule for rule in rules().values() if _applies(rule, kind, has_templates))
-
-
-def _applies(rule: Rule, kind: GroupKind, has_templates: bool) -> bool:
-    return has_templates if rule.kinds is None else kind in rule.kinds
+    return tuple(rule for rule in rules().values() if rule.applies(kind, has_pods=has_templates))
 
 
 def _exemption_reason(

@@ -4,7 +4,7 @@ proxy of a mesh, or another sidecar that a webhook adds."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from policies.commands import Reach
@@ -15,9 +15,10 @@ from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import runs_in
 from policies.core.settings import Field, Model
 from policies.core.volumes import volume_of
-from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SERVING
+from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SELDON_DEPLOYMENT, SERVING
+from policies.kube.json import Json, indexed_maps, mapping, maps, text, texts
 from policies.kube.metadata import controller
-from policies.kube.objects.metadata import Object
+from policies.kube.objects.metadata import Object, ObjectMeta
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.pods import Container, Role
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
@@ -58,19 +59,22 @@ def added_to(template: PodTemplate, facts: Facts) -> Mesh | None:
     return facts.pod_caches[template.view].once(_mesh_of, template, facts)
 
 
-def _is_asked_for(template: PodTemplate, mesh: Mesh) -> bool:
-    """Whether the pod itself, and not its namespace, says that it gets the proxy."""
-    metadata = template.typed.metadata
-    return _has(metadata.labels, mesh.labels) or _has(metadata.annotations, mesh.annotations)
+def _is_asked_for(pods: ObjectMeta, mesh: Mesh) -> bool:
+    """Whether the pods themselves, and not their namespace, say that they get the proxy."""
+    return _has(pods.labels, mesh.labels) or _has(pods.annotations, mesh.annotations)
 
 
 def _mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
-    metadata = template.typed.metadata
-    both = {**metadata.labels, **metadata.annotations}
+    return _mesh_for(template.typed.metadata, facts)
+
+
+def _mesh_for(pods: ObjectMeta, facts: Facts) -> Mesh | None:
+    """The mesh that adds a sidecar to pods with these labels and annotations."""
+    both = {**pods.labels, **pods.annotations}
     for mesh in _meshes():
         if _has(both, (*mesh.unless, *mesh.native)):
             continue
-        if _is_asked_for(template, mesh) or _has(facts.namespace_labels() or {}, mesh.namespace_labels):
+        if _is_asked_for(pods, mesh) or _has(facts.namespace_labels() or {}, mesh.namespace_labels):
             return mesh
         if _has(facts.namespace_annotations(), mesh.namespace_annotations):
             return mesh
@@ -105,7 +109,13 @@ _DOWNLOADERS: Final = frozenset(
 )
 
 
+_LOCAL: Final = ("pvc://", "file://", "/")
+"""The beginnings of URIs that Seldon's initializer reads without the network."""
+
+
 def init_without_proxy(target: Target, facts: Facts) -> Findings:
+    if target.kind == SELDON_DEPLOYMENT:
+        yield from _seldons(target, facts)
     for template in target.templates:
         mesh = mesh_of(template, facts)
         if mesh is None or bypasses(template, mesh):
@@ -121,6 +131,42 @@ def init_without_proxy(target: Target, facts: Facts) -> Findings:
                     f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}), "
                     f"exclude the port, or run the container as user {mesh.proxy_user}.",
                 )
+
+
+def _seldons(target: Target, facts: Facts) -> Findings:
+    """Findings about the init containers that Seldon adds to its prepackaged servers
+    (`InjectModelInitializer` in operator/controllers/model_initializer_injector.go of Seldon Core 1.18)."""
+    for n, predictor in enumerate(maps(target.obj, "spec", "predictors")):
+        specs = maps(predictor, "componentSpecs")
+        if any(maps(each, "spec", "initContainers") for each in specs):
+            continue  # the user may have replaced it, and such containers are judged themselves
+        sources = (target.obj["spec"], predictor, *(mapping(each, "metadata") for each in specs))
+        pods = ObjectMeta(
+            labels={key: value for each in sources[1:] for key, value in texts(each, "labels").items()},
+            annotations={key: value for each in sources for key, value in texts(each, "annotations").items()},
+        )
+        mesh = _mesh_for(pods, facts)
+        if mesh is None or mesh.sidecar != "proxy" or _has(pods.annotations, mesh.bypass):
+            continue
+        for path, unit in _units(predictor):
+            uri = text(unit, "modelUri")
+            if uri and text(unit, "implementation") and not uri.startswith(_LOCAL):
+                yield Finding(
+                    f"spec.predictors[{n}].{path}.modelUri",
+                    f"Seldon downloads the model of {text(unit, 'name')} in an init container, but "
+                    f"{mesh.name}'s proxy starts only after all init containers. With the mesh's CNI plugin, "
+                    "or for hosts that require mutual TLS, its connections fail.",
+                    f"Run {mesh.name}'s proxy as a native sidecar ({mesh.native[0].replace('=', ': ')}) by "
+                    f"an annotation of the predictor, or exclude the port by {mesh.bypass[0]}.",
+                )
+
+
+def _units(predictor: Json) -> Iterator[tuple[str, Json]]:
+    """The first units of a predictor's graph, with their paths: the root and its children."""
+    graph = mapping(predictor, "graph")
+    yield "graph", graph
+    for n, child in indexed_maps(graph, "children"):
+        yield f"graph.children[{n}]", child
 
 
 def _needs_network(template: PodTemplate, container: Container) -> bool:
@@ -151,7 +197,7 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
         if any(_STOPS.search(word) for word in words):
             continue
-        if not words and (_is_asked_for(template, mesh) or not template.is_exact):
+        if not words and (_is_asked_for(template.typed.metadata, mesh) or not template.is_exact):
             continue  # its author knows of it and the image may stop it, or the controller writes the command
         unless = "the program stops it" if mesh.stop else f"the {mesh.sidecar} is a native sidecar"
         which = "this pod" if target.kind == POD else f"the pods of this {target.kind.kind}"
@@ -260,7 +306,13 @@ def _volume_of(driver: str, template: PodTemplate, facts: Facts) -> int | None:
 
 
 RULES = (
-    rule(__name__, init_without_proxy, requires=(PodFeature.INIT,), name="mesh-init-without-proxy"),
+    rule(
+        __name__,
+        init_without_proxy,
+        requires=(PodFeature.INIT,),
+        name="mesh-init-without-proxy",
+        also=(SELDON_DEPLOYMENT,),
+    ),
     rule(
         __name__,
         jobs_without_end,

@@ -70,7 +70,7 @@ def had_in(target: Target) -> frozenset[PodFeature]:
 def test_a_rule_finds_nothing_without_its_features(rule: Rule) -> None:
     seen: Counter[bool] = Counter()
     for target, context, had in targets():
-        if rule.kinds is not None and target.kind not in rule.kinds:
+        if target.kind in rule.also or (rule.kinds is not None and target.kind not in rule.kinds):
             continue
         met = rule.requires <= had
         found = list(rule.check(target, context.facts)) if not met else []
