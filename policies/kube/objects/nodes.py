@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from policies.kube.objects.metadata import EMPTY, NO_METADATA, Object, ObjectMeta, Part, Quantity, Requirement
 from policies.kube.objects.pods import PodSpec
 
@@ -18,6 +20,7 @@ class Taint(Part):
 class NodeSpec(Part):
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
+    provider_id: str = msgspec.field(default="", name="providerID")
 
 
 class NodeInfo(Part):

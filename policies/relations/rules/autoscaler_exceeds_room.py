@@ -10,14 +10,14 @@ from msgspec import Struct
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import kept_apart, placement
 from policies.core.autoscalers import autoscaler_of
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import (
     INFERENCE_SERVICE,
     LEADER_WORKER_SET,
     RAY_KINDS,
     SERVING,
 )
-from policies.kube.objects.nodes import HOSTNAME
+from policies.kube.objects.nodes import HOSTNAME, Node, NodePool
 from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import KEDA_MOST
 from policies.kube.scheduling import is_within_limits
@@ -27,6 +27,8 @@ from policies.relations.node_pools import bound_of
 from policies.rollouts.rollouts import made_autoscalers, minimum_replicas
 
 _KEDA: Final = "keda-hpa-"
+_OWN_MACHINES: Final = ("", "k3s", "kind", "minikube", "rke2")
+"""The beginnings of a node's providerID outside of clouds."""
 _RAY_DEFAULT: Final = 2**31 - 1
 """maxReplicas of a worker group that does not set it."""
 
@@ -48,14 +50,16 @@ class _Scaled(Struct, frozen=True):
 
 def check(target: Target, facts: Facts) -> Findings:
     for scaled in _scaled(target, facts):
-        for room, why in (*_by_quotas(target, scaled, facts), *_by_nodes(scaled, facts)):
+        for room, why, sure in (*_by_quotas(target, scaled, facts), *_by_nodes(scaled, facts)):
             if scaled.least <= room < scaled.most:  # another rule judges less than the minimum
+                certainty = Certainty.CERTAIN if sure else Certainty.UNDECIDED
                 excess = scaled.most - int(room)
                 yield Finding(
                     scaled.path,
                     f"{scaled.name} may scale to {scaled.most} {scaled.pods}, but {why}. "
                     f"{excess} of them {'never runs' if excess == 1 else 'never run'}.",
                     f"Set {scaled.field} to {int(room)}, or make room for more.",
+                    certainty,
                 )
                 break
 
@@ -114,7 +118,7 @@ def _by_ray(target: Target) -> Iterator[_Scaled]:
             )
 
 
-def _by_quotas(target: Target, scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
+def _by_quotas(target: Target, scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str, bool]]:
     for quota in quota_matches(target, facts):
         if scaled.path != "spec.replicas" and (
             quota.templates != (scaled.template,) or quota.pods[0].count != 1
@@ -125,33 +129,44 @@ def _by_quotas(target: Target, scaled: _Scaled, facts: Facts) -> Iterator[tuple[
         except ValueError:
             continue  # the API server refuses such a quantity
         if room is not None:
-            yield float(room.replicas), room.text
+            yield float(room.replicas), room.text, True
 
 
-def _by_nodes(scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str]]:
-    """Empty unless the settings declare that the cluster gets no other nodes and pools, or Karpenter's
-    NodePools have limits."""
+def _by_nodes(scaled: _Scaled, facts: Facts) -> Iterator[tuple[float, str, bool]]:
+    """Empty unless the settings declare that the cluster gets no other nodes and pools, Karpenter's NodePools
+    have limits, or no node is a machine of a cloud, which may add others."""
     template, settings = scaled.template, facts.settings(GpuAffinity)
     if template is None or template.typed.spec.node_name or not is_within_limits(template.typed.spec):
         return
     if not settings.knows_all_nodes:
         bound = bound_of(template, facts)
         if bound is not None:
-            yield bound.room, f"the limits of Karpenter's nodes leave room for {bound.room} ({bound.limits})"
-        return
+            reason = f"the limits of Karpenter's nodes leave room for {bound.room} ({bound.limits})"
+            yield bound.room, reason, True
+            return
+        if not _are_machines_of_the_owner(facts):
+            return
     nodes, found = facts.nodes(), placement(template.view, facts)
     if not nodes:
         return
     if found is not None:
         if found.nodes:
             room = found.room(one_each=kept_apart(template.typed, HOSTNAME))
-            yield room, f"all nodes and pools together fit only {room:.0f}"
+            yield room, f"all nodes and pools together fit only {room:.0f}", settings.knows_all_nodes
     elif settings.fixed_size and len(nodes) <= MAX_NODES:
         for limit in limits_of(template):
             usable = None if limit.cause is DomainCause.SPREAD else domains(template.typed.spec, limit, nodes)
             if usable is not None and usable.usable:
                 room = usable.room(limit)
-                yield room, f"{limit.cause.value} ({limit.key}) leaves room for only {room:.0f}"
+                yield room, f"{limit.cause.value} ({limit.key}) leaves room for only {room:.0f}", True
+
+
+def _are_machines_of_the_owner(facts: Facts) -> bool:
+    """Whether no known node comes from a cloud, and Karpenter adds none."""
+    nodes = facts.cluster_objects(Node)
+    if not nodes or len(nodes) > MAX_NODES or facts.cluster_objects(NodePool) or facts.is_unread(NodePool):
+        return False
+    return all(each.spec.provider_id.partition("://")[0] in _OWN_MACHINES for each in nodes)
 
 
 RULE = rule(
