@@ -76,6 +76,17 @@ def _of_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[UsedMetric]:
         yield UsedMetric(f"spec.metrics[{n}]", name, _by_name().get(_plain(name)), value, bool(metric.pods))
 
 
+def cpu_targets(autoscaler: HorizontalPodAutoscaler) -> Iterator[tuple[str, int]]:
+    """The target in percent of the CPU requests, with its path, if CPU is all that an autoscaler reads."""
+    metrics = autoscaler.spec.metrics
+    if not metrics and autoscaler.spec.target_cpu_utilization_percentage:
+        yield "spec.targetCPUUtilizationPercentage", autoscaler.spec.target_cpu_utilization_percentage
+    for n, metric in enumerate(metrics if len(metrics) == 1 else ()):
+        resource = metric.resource
+        if resource is not None and resource.name == "cpu" and resource.target.average_utilization:
+            yield f"spec.metrics[{n}]", resource.target.average_utilization
+
+
 def named_metrics(target: Target) -> Iterator[tuple[str, list[str]]]:
     """The names in each metric or query of an autoscaler, with its path; those of functions, too."""
     if target.kind == AUTOSCALER:

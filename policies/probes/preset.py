@@ -40,6 +40,7 @@ from policies.probes.server_facts import (
     SharedRegion,
     SlowStart,
     Sockets,
+    Workers,
 )
 
 
@@ -485,6 +486,7 @@ class Preset(Model):
     memory_share: MemoryShare | None = Field(
         None, description="the share of an accelerator's memory that it takes"
     )
+    workers: Workers | None = Field(None, description="the processes in which it computes")
     busy: Busy | None = Field(None, description="why its health endpoints answer late under load")
     long_answers: LongAnswers | None = Field(None, description="how long a normal answer may take")
     large_requests: LargeRequests | None = Field(None, description="how large usual requests are")

@@ -225,6 +225,15 @@ class MemoryShare(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class Workers(Model):
+    """The processes in which a server computes, each on about one processor: Python's threads share one."""
+
+    flags: tuple[str, ...] = Field((), description="flags that set their number")
+    env: tuple[str, ...] = Field((), description="environment variables that set it")
+    default: int = Field(ge=1, description="their number without these")
+    source: str = Field(description="the documentation, code or thread that shows it")
+
+
 class SlowStart(Model):
     """A variable for debugging with which a start takes far longer than usual."""
 

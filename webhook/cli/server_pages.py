@@ -325,6 +325,12 @@ def _hangs(preset: Preset) -> Iterator[str]:
 
 
 def _scaling(preset: Preset) -> Iterator[str]:
+    workers = preset.workers
+    if workers is not None:
+        yield (
+            f"computes in as many processes as {_code((*workers.env, *workers.flags))} says, "
+            f"{workers.default} by default, each on about one processor{_cited(workers.source)}"
+        )
     if preset.load_metrics is not None:
         metrics = preset.load_metrics
         yield f"metrics that show its load: {_code(metrics.names)}{_cited(metrics.source)}"

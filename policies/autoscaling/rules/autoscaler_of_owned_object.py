@@ -39,7 +39,7 @@ class OwnerKind(Model):
     instead: str = Field(description="the fields that scale it: the end of a sentence that begins with `Use`")
     itself: str = Field(
         "has no scale subresource",
-        description="why an autoscaler can't scale the custom resource itself; empty: new versions can be scaled",
+        description="why an autoscaler can't scale the resource itself; empty: new versions can be scaled",
     )
     replaces: tuple[ReplacedAnnotation, ...] = Field(
         (), description="annotations for an autoscaler that its operator replaces"

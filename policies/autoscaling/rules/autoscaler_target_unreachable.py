@@ -7,14 +7,22 @@ from decimal import Decimal
 from itertools import islice, takewhile
 from typing import Final
 
-from policies.autoscaling.metrics import KnownMetric, MaximumOption, label_values, named_metrics, used_metrics
+from policies.autoscaling.metrics import (
+    KnownMetric,
+    MaximumOption,
+    cpu_targets,
+    label_values,
+    named_metrics,
+    used_metrics,
+)
 from policies.core.autoscalers import pods_of, scaled_by
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
 from policies.kube.objects.metadata import Object
+from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role
-from policies.kube.quantities import whole_number
+from policies.kube.quantities import parse_quantity, whole_number
 from policies.probes.declared_models import named_models
 from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
@@ -27,8 +35,14 @@ _TOLERANCE: Final = Decimal("1.1")
 """An autoscaler adds pods only above its target by this factor, by default."""
 
 
+_SPARE: Final = Decimal("1.5")
+"""Processors that one process may use: its library and its server's own work take some."""
+
+
 def check(target: Target, facts: Facts) -> Findings:
     yield from _without_metrics(target, facts)
+    if target.kind == AUTOSCALER:
+        yield from _of_few_workers(target, facts)
     yield from islice(_of_another_model(target, facts), 1)
     for used in used_metrics(target):
         if used.known is None or used.target is None:
@@ -83,6 +97,40 @@ def _without_metrics(target: Target, facts: Facts) -> Findings:
             f"{'Remove' if off else 'Add'} {flag}.",
         )
         return
+
+
+def _of_few_workers(target: Target, facts: Facts) -> Findings:
+    """Findings about CPU targets that a server with few processes does not reach."""
+    autoscaler = target.read(HorizontalPodAutoscaler)
+    for path, percent in cpu_targets(autoscaler):
+        pods = pods_of(autoscaler.spec.scale_target_ref, facts)
+        main = [each for view in pods for each in view.containers if each.role is Role.MAIN]
+        server = recognised(main[0], facts) if len(main) == 1 else None
+        known = None if server is None else server.preset.workers
+        if server is None or known is None or server.has_env_from or server.may_have_option(*known.flags):
+            continue
+        value = server.configured(known.flags, known.env)
+        count = known.default if value is None else whole_number(value, 3)
+        requests = main[0].typed.resources.requests
+        try:
+            cpus = parse_quantity(requests.get("cpu", main[0].typed.resources.limits.get("cpu", 0)))
+        except ValueError:
+            continue
+        aim = cpus * percent / 100
+        if count is None or aim < max(count, 1) * _SPARE:
+            continue
+        name = (*known.env, *known.flags)[0]
+        several = "process" if count < 2 else "processes"
+        use = "uses about one processor" if count < 2 else f"use about {count} processors"
+        yield Finding(
+            path,
+            f"The server ({server.name}) computes in {max(count, 1)} {several} ({name}"
+            f"{', by default' if value is None else ''}), which {use}. The target is {aim.normalize():f} of "
+            f"{cpus.normalize():f}, so unless its library starts threads of its own, the autoscaler adds no "
+            "pod.",
+            f"Scale by the requests that wait, request about one CPU for each process, or raise {name}.",
+            Certainty.LIKELY,
+        )
 
 
 def _of_another_model(target: Target, facts: Facts) -> Findings:
