@@ -6,6 +6,7 @@
 | how JSON is read and edited | `json`, `metadata`, `group_kinds`, `field_paths` |
 | which containers a pod has | `pods` |
 | which nodes a pod admits (selector, affinity, tolerations) | `scheduling` |
+| whether Karpenter can create a node for a pod | `node_pools` |
 | how texts are parsed | `quantities`, `images`, `names` |
 | how user text is printed | `printable` |
 | what is computed once | `cache` |

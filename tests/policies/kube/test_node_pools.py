@@ -14,10 +14,10 @@ from policies.core.target import Target
 from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
+from policies.kube.node_pools import why_no_node
 from policies.kube.objects.nodes import NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.reading import read
-from policies.relations.node_pools import why_no_node
 from policies.relations.rules import node_selector_unmatched
 from tests.manifests import manifest
 from tests.tables import table
