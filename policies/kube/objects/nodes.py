@@ -47,13 +47,41 @@ class NodeClaimTemplate(Part):
     spec: NodeClaimSpec = NodeClaimSpec()
 
 
+class DisruptionBudget(Part):
+    nodes: str = "10%"
+    schedule: str = ""
+    reasons: tuple[str, ...] = ()
+
+
+class Disruption(Part):
+    consolidation_policy: str = "WhenEmptyOrUnderutilized"
+    consolidate_after: str = ""
+    budgets: tuple[DisruptionBudget, ...] = ()
+
+
 class NodePoolSpec(Part):
     template: NodeClaimTemplate = NodeClaimTemplate()
     limits: Mapping[str, Quantity] = EMPTY
+    disruption: Disruption = Disruption()
 
 
 class NodePool(Object):
     spec: NodePoolSpec = NodePoolSpec()
+
+    @property
+    def moves_pods(self) -> bool:
+        """Whether Karpenter may remove a node that runs pods because they fit elsewhere
+        (https://karpenter.sh/docs/concepts/disruption/#consolidation)."""
+        disruption = self.spec.disruption
+        never = any(
+            each.nodes in ("0", "0%") and not each.schedule and not each.reasons
+            for each in disruption.budgets
+        )
+        return (
+            disruption.consolidation_policy in ("WhenUnderutilized", "WhenEmptyOrUnderutilized")
+            and disruption.consolidate_after != "Never"
+            and not never
+        )
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"
