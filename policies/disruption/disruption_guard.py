@@ -40,7 +40,7 @@ GUARDS: Final = {
 DEADLINE: Final = ("spec", "activeDeadlineSeconds")
 GRACE: Final = ("spec", "terminationGracePeriodSeconds")
 _FIRST_SLEEP: Final = (1, 30)
-_EXIT: Final = 5
+EXIT: Final = 5
 """Seconds of the grace period that remain after the sleep of a server that finishes requests during it."""
 
 
@@ -156,7 +156,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
         )
     for container, drain, takes in zip(servers, drains, seconds, strict=True):
         # A server that aborts its requests at SIGTERM must finish them during the sleep.
-        sleep = short if takes or grace < long + _EXIT else long
+        sleep = short if takes or grace < long + EXIT else long
         native = _can_sleep(facts)
         hook = {"sleep": {"seconds": sleep}} if native else {"exec": {"command": ["sleep", str(sleep)]}}
         pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), hook))

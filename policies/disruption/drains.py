@@ -11,12 +11,14 @@ from typing import Final, NamedTuple
 from policies.commands import CommandSummary, ScriptLoop
 from policies.containers.commands import exec_command
 from policies.core.facts import Facts
+from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
 from policies.probes.recognition import release
 from policies.probes.serving import recognised
 
+_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash"})
 _EXITS: Final = frozenset({"break", "exit", "return", "kill"})
 
 
@@ -68,6 +70,19 @@ def pre_stop_sleep(template: PodTemplate, container: Container) -> float:
     if hook.sleep is not None and hook.sleep.seconds:
         return hook.sleep.seconds
     return _slept(exec_command(template, container, "lifecycle", "preStop"))
+
+
+def only_sleeps(template: PodTemplate, container: Container) -> bool:
+    """Whether the user wrote a preStop hook that does nothing but sleep."""
+    name = (container.list, container.name)
+    written = PodView(template.unprojected).containers
+    if not any((each.list, each.name) == name and each.typed.pre_stop is not None for each in written):
+        return False
+    hook = container.typed.pre_stop
+    if hook is None or hook.exec is None:
+        return hook is not None and hook.sleep is not None
+    summary = exec_command(template, container, "lifecycle", "preStop")
+    return not summary.loops and {each.name for each in summary.commands} - _SHELLS == {"sleep"}
 
 
 def _slept(summary: CommandSummary) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.spot_nodes import SpotNodes, spot_nodes_of
-from policies.disruption.drains import DrainTime, drain_of, pre_stop_sleep
+from policies.disruption.disruption_guard import EXIT, DisruptionGuard
+from policies.disruption.drains import DrainTime, drain_of, only_sleeps, pre_stop_sleep
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
+from policies.probes.serving import recognised
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -17,6 +19,8 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
+            if drain is not None and drain.seconds == 0 and not drain.assumed:
+                yield from _aborted_requests(template, container, drain, facts)
             if drain is not None and not drain.option:
                 drain = None  # the server's default, which nobody has chosen for this pod
             if drain is not None or spot is not None:
@@ -47,6 +51,28 @@ def _lost_requests(
             f"{_reclaimed(spot)}. The requests that are still open then are lost.",
             f"Shorten {'both' if sleeps and takes else 'it'} to fit, or run the pod on nodes that aren't "
             "reclaimed.",
+        )
+
+
+def _aborted_requests(
+    template: PodTemplate, container: Container, drain: DrainTime, facts: Facts
+) -> Findings:
+    """A finding about a server that aborts its requests after a hook that is shorter than they are."""
+    server = recognised(container, facts)
+    answers = None if server is None else server.preset.long_answers
+    flag = next(iter(server.preset.drain.flags), "") if server is not None and server.preset.drain else ""
+    if answers is None or not flag or not only_sleeps(template, container):
+        return
+    sleep, settings = pre_stop_sleep(template, container), facts.settings(DisruptionGuard)
+    added = settings.pre_stop_sleep + settings.drain  # to pods without a hook that have the time
+    if sleep < min(answers.seconds, added) and template.typed.spec.grace >= added + EXIT:
+        yield Finding(
+            template.at(container, "lifecycle.preStop"),
+            f"Container {container.name} aborts its open requests at SIGTERM "
+            f"({flag} is 0{'' if drain.option else ' by default'}), after {sleep:g} s of preStop. A normal "
+            f"answer may take {answers.seconds} s or longer.",
+            f"Set {flag} to the longest answer that you want to serve, and terminationGracePeriodSeconds "
+            "above that and the hook.",
         )
 
 
