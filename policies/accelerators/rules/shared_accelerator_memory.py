@@ -10,13 +10,20 @@ from policies.accelerators.placement import Placement, placement
 from policies.containers.programs import launch_of
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
+from policies.kube.group_kinds import CONFIG_MAP
+from policies.kube.objects.nodes import Node
+from policies.kube.objects.storage import ConfigMap
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import whole_number
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
 _RENAMED: Final = ".shared"
 """The end of a resource's name that the device plugin gives to shared accelerators (renameByDefault)."""
+_GPU: Final = "nvidia.com/gpu"
+_MAX_TEXT: Final = 4096
 _MPS: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 
@@ -39,11 +46,14 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             clients = facts.pod_caches[template.view].once(_clients, template, facts)
             if clients > 1:
-                yield from _of(template, container, server, clients, asked)
+                yield from _of(template, container, server, clients, asked, target.replicas or 1)
 
 
-def _of(template: PodTemplate, container: Container, server: Server, clients: int, asked: int) -> Findings:
+def _of(
+    template: PodTemplate, container: Container, server: Server, clients: int, asked: int, replicas: int
+) -> Findings:
     share = _share(server)
+    fit = int(1 / share) if share else 0
     if asked > 1:
         yield Finding(
             template.at(container, "resources.limits"),
@@ -51,13 +61,13 @@ def _of(template: PodTemplate, container: Container, server: Server, clients: in
             "the same one. It gets no more memory, and a server that spans them fails.",
             "Request 1, or use nodes that don't share their accelerators.",
         )
-    elif share and share * clients > 1:
+    elif share and share * clients > 1 and (fit == 1 or replicas > fit):  # else its own pods may be all
         memory = server.preset.memory_share
         option = next(iter((*memory.flags, *memory.env)), "") if memory else ""
         yield Finding(
             template.at(container),
             f"{clients} pods share each accelerator here, but {server.name} takes {share:.0%} of its "
-            "memory. The next one that starts runs out of memory.",
+            f"memory. {'The next one' if fit == 1 else f'Pod {fit + 1}'} that starts runs out of memory.",
             f"Set {option} to less than {1 / clients:.2g}, or use nodes that don't share their accelerators.",
         )
 
@@ -80,8 +90,32 @@ def _clients(template: PodTemplate, facts: Facts) -> int:
     found = placement(template.view, facts)
     if found is not None and found.nodes:
         return found.cache.once(_least_clients, found)
-    names = (name for each in template.typed.spec.containers for name in each.resources.limits)
-    return 2 if any(name.endswith(_RENAMED) for name in names) else 1
+    names = [name for each in template.typed.spec.containers for name in each.resources.limits]
+    if any(name.endswith(_RENAMED) for name in names):
+        return 2
+    whole = None if facts.cluster_objects(Node) else facts.whole
+    return whole.cache.once_for(_GPU, _configured, whole) if whole is not None and _GPU in names else 1
+
+
+def _configured(whole: WholeObjects) -> int:
+    """The least number of pods for each GPU by the configuration of NVIDIA's device plugin; 1 if there
+    is none, or if one of its entries shares none."""
+    counts: list[int] = []
+    for each in whole.typed(CONFIG_MAP, None, ConfigMap):
+        texts = [text for text in each.data.values() if len(text) <= _MAX_TEXT]
+        if not any("timeSlicing:" in text for text in texts):
+            continue
+        counts += map(_replicas, texts)
+    return min(counts, default=1)
+
+
+def _replicas(config: str) -> int:
+    """The pods for each GPU in an entry of the configuration; 1 if it shares none."""
+    words = config.partition("timeSlicing:")[2].replace('"', " ").replace("'", " ").split()
+    for n in range(1, len(words) - 2):
+        if words[n - 1 : n + 2] == ["name:", _GPU, "replicas:"]:
+            return whole_number(words[n + 2], 4) or 1
+    return 1
 
 
 def _least_clients(found: Placement) -> int:
