@@ -49,7 +49,7 @@ class GatewayKind(Model):
     )
     annotations: tuple[str, ...] = Field((), description="annotations that set the limit")
     policies: tuple[str, ...] = Field(
-        (), description="kinds, as `Kind.group`, that may set the limit: it is unknown if there is one"
+        (), description="kinds, as `Kind.group`, that may set the limit: it is unknown if one does"
     )
     named_by: str = Field("", description="the annotation of Services that names such a policy, as JSON")
     key: str = Field("", description="the key of the limit in an annotation of `key=value` pairs")
@@ -135,7 +135,7 @@ def _routed(limits: _Limits, cluster: WholeObjects, namespace: str) -> Iterator[
         if gateway.fields:
             yield from _by_policy(gateway, limits, cluster, namespace)
             continue
-        if any(any(cluster.every(GroupKind.parse(each), namespace)) for each in gateway.policies):
+        if any(_sets(each, limits, cluster, namespace) for each in gateway.policies):
             continue
         for route in cluster.typed(gateway.group_kind, namespace, type_of(gateway.group_kind)):
             if gateway.classes and _class_of(route) not in gateway.classes:
@@ -152,6 +152,15 @@ def _routed(limits: _Limits, cluster: WholeObjects, namespace: str) -> Iterator[
                 backend = _followed(reference, cluster, namespace)
                 if value:
                     yield Routed(gateway, name, f"{backend.kind} {backend.name}", value, limited is None)
+
+
+def _sets(policy: str, limits: _Limits, cluster: WholeObjects, namespace: str) -> bool:
+    """Whether a policy of a kind may set the limit: one of its fields is set, or they are unknown."""
+    known = [each.fields for each in limits.gateways() if each.fields and each.kind == policy]
+    return any(
+        not known or any(dig(obj, *path.split(".")) is not None for fields in known for path in fields)
+        for obj in cluster.every(GroupKind.parse(policy), namespace)
+    )
 
 
 def _by_policy(
