@@ -253,6 +253,9 @@ class Busy(Model):
         pattern=r"^[0-9]+(\.[0-9]+)*$",
         description="the first version with `least`, by the tag of the preset's images",
     )
+    least_paths: tuple[str, ...] = Field(
+        (), description="further paths whose answers take that long, whatever these variables are"
+    )
     least_unless_env: tuple[str, ...] = Field(
         (), description="variables that may switch the part of the answer off that takes so long"
     )

@@ -63,13 +63,17 @@ def check(target: Target, facts: Facts) -> Findings:
 def _never_in_time(probe: ContainerProbe, server: Server, busy: Busy) -> bool:
     """Whether no answer can arrive within the timeout."""
     get, preset = probe.typed.http_get, server.preset
-    if get is None or get.path not in (preset.live_path, preset.ready_path) or probe.timeout > busy.least:
+    if get is None or not busy.least or probe.timeout > busy.least:
+        return False
+    always = get.path in busy.least_paths
+    if not always and get.path not in (preset.live_path, preset.ready_path):
         return False
     image = probe.container.image
     versioned = image_matches(image, (*preset.images, *preset.version_images))
     version = release(repository_and_tag(image)[1]) if versioned else ()
     old = bool(version) and version < release(busy.least_since)
-    return not old and not server.has_env_from and not server.has_variable(*busy.least_unless_env)
+    switched = server.has_env_from or server.has_variable(*busy.least_unless_env)
+    return not old and (always or not switched)
 
 
 RULE = rule(__name__, check, requires=(PodFeature.HTTP,))
