@@ -7,7 +7,7 @@
 | by which labels nodes are recognised, and how much memory one accelerator has | `vendors` |
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
-| which images use GPUs without a request | `gpu_images` |
+| which images use GPUs without a request, and which pods may | `gpu_images`, `unrequested` |
 | what the annotations mean, and which resources are MIG slices | `annotations` |
 | how many ranks a container starts | `rank_launchers` |
 | how large a container's /dev/shm is | `shared_memory` |

@@ -19,6 +19,7 @@
 | which policies of the network there are | `network_policies` |
 | which nodes a cloud takes back | `spot_nodes` |
 | which workload an autoscaler scales | `autoscalers` |
+| which queue a workload names or should name | `queues` |
 
 Imports: `policies`, `policies.kube`.
 """

@@ -328,7 +328,7 @@ def _scaling(preset: Preset) -> Iterator[str]:
     workers = preset.workers
     if workers is not None:
         yield (
-            f"computes in as many processes as {_code((*workers.env, *workers.flags))} says, "
+            f"computes in as many processes as {_code((*workers.env, *workers.flags))} sets, "
             f"{workers.default} by default, each on about one processor{_cited(workers.source)}"
         )
     if preset.load_metrics is not None:

@@ -5,6 +5,7 @@
 | how YAML and JSON become plain values | `yaml_text` |
 | which files are read | `files` |
 | which directories kustomize or Helm must build first | `rendered` |
+| which objects patches of kustomizations change | `patches` |
 | which fields an API server does not know | `api_fields` |
 | how their objects replace a cluster | `cluster` |
 | which objects of other files count for a file | `nearest` |

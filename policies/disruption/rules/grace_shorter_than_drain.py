@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.spot_nodes import SpotNodes, spot_nodes_of
-from policies.disruption.disruption_guard import EXIT, DisruptionGuard
+from policies.disruption.disruption_guard import EXIT
+from policies.disruption.disruption_guard_settings import DisruptionGuard
 from policies.disruption.drains import DrainTime, drain_of, only_sleeps, pre_stop_sleep
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
