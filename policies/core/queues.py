@@ -8,6 +8,7 @@ from policies.core.facts import Facts
 from policies.core.target import Target
 from policies.kube.json import Json, dig, mapping, text
 from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.names import is_subdomain
 from policies.kube.objects.queues import QUEUE_NAME, LocalQueue
 
 _QUEUE_LABELS: Final = (
@@ -52,8 +53,10 @@ def queue_to_name(target: Target, facts: Facts) -> str:
     if not queues or target.kind.group not in SUSPENDED_GROUPS or target.kind.kind in _NOT:
         return ""
     names = sorted(each.name for each in queues)
+    if _DEFAULT in names or not all(map(is_subdomain, names)):
+        return ""  # a name such as queue-${TEAM} is no name yet, and may become any
     # Kueue reads the annotation, which is deprecated, if there is no such label.
-    if _DEFAULT in names or is_queued(target.obj):
+    if is_queued(target.obj):
         return ""
     return "" if any(is_queued(each.pod) for each in target.templates) else names[0]
 
