@@ -225,6 +225,12 @@ def _notes(document: Document, config: Config) -> Iterator[str]:
         yield f"{each.path}{f' (line {lines.first})' if lines else ''}: {each.problem}{end}"
     if len(problems) > MAX_FIELD_PROBLEMS:
         yield f"More than {MAX_FIELD_PROBLEMS} fields are unknown or have the wrong type."
+    workload = config.workloads.get(kind_of(document.obj))
+    if workload is not None and workload.merged:
+        yield (
+            "The operator merges other objects into these pods, so what the webhook will add to them is not "
+            "shown."
+        )
     if is_fragment(document.obj, config.workloads):
         yield (
             "Partly reviewed: a fragment without an image or a selector, which kustomize or Helm "

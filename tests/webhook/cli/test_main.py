@@ -100,6 +100,15 @@ def test_a_repeated_key_gets_one_warning(chassis: Chassis, files: Path) -> None:
     assert "the key 'rules.yaml' appears twice" in err
 
 
+def test_nothing_is_promised_in_silence(chassis: Chassis, files: Path) -> None:
+    container = "{name: kserve-container, image: 'vllm/vllm-openai:v0.8.5'}"
+    head = "apiVersion: serving.kserve.io/v1alpha1\nkind: ServingRuntime\nmetadata: {name: r}\n"
+    (files / "runtime.yaml").write_text(f"{head}spec: {{containers: [{container}]}}\n")
+    status, out, _ = chassis("review", files / "runtime.yaml")
+    assert status == 0
+    assert "The operator merges other objects into these pods" in " ".join(out.split())
+
+
 def test_a_fragment_is_named_as_partly_reviewed(chassis: Chassis, files: Path) -> None:
     (files / "patch.yaml").write_text(FRAGMENT)
     status, out, _ = chassis("review", files / "patch.yaml", files / "triton.yaml")
