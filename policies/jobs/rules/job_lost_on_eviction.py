@@ -110,30 +110,36 @@ def _job_set(target: Target, facts: Facts) -> Findings:
 
 def _run(target: Target, run: Run, facts: Facts) -> Findings:
     for each in run.retries():
-        if not each.retry.fields:
-            continue  # no retries is a decision, and the default of RayJob and Tekton
-        lost = each.retry.evictions is Evictions.FATAL
-        if not lost and (each.retry.evictions is not Evictions.COUNTED or each.limit != 0):
+        if not (_ends_at_eviction(each) and _is_asked_for(target, each)):
             continue
-        written = value_at(target.obj, field_path(each.steps)) is not None
-        unlimited = each.retry.evictions is Evictions.FATAL and each.retry.limit == ".limit"
-        if not (written or unlimited) or not _is_expensive(target, each, run, facts):
-            continue
-        if each.value == "Never":
-            continue  # a decision
-        if not (remedy := _remedy(each, run)):
-            continue
-        if lost:
-            why = (
-                f"An eviction, a preemption or a node drain ends it, because {_name(each)} doesn't retry "
-                "these."
-            )
-        else:
-            why = (
-                f"The first eviction ends it, because without {each.retry.limit}, {_name(each)} retries 0 "
-                "times."
-            )
-        yield Finding(field_path(each.steps), why, remedy)
+        remedy = _remedy(each, run)
+        if remedy and _is_expensive(target, each, run, facts):
+            yield Finding(field_path(each.steps), _why(each), remedy)
+
+
+def _ends_at_eviction(each: RetryAt) -> bool:
+    """Whether the first eviction ends it: it is never retried, or uses up one of 0 retries."""
+    if each.retry.evictions is Evictions.FATAL:
+        return True
+    return each.retry.evictions is Evictions.COUNTED and each.limit == 0
+
+
+def _is_asked_for(target: Target, each: RetryAt) -> bool:
+    """Whether the author wants retries. A kind that retries nothing by default is a decision, as RayJob's and
+    Tekton's, and so is Never; but a retryStrategy of Argo asks for some, whatever its default policy does."""
+    if not each.retry.fields or each.value == "Never":
+        return False
+    if value_at(target.obj, field_path(each.steps)) is not None:
+        return True
+    return each.retry.evictions is Evictions.FATAL and each.retry.limit.startswith(".")
+
+
+def _why(each: RetryAt) -> str:
+    if each.retry.evictions is Evictions.FATAL:
+        return (
+            f"An eviction, a preemption or a node drain ends it, because {_name(each)} doesn't retry these."
+        )
+    return f"The first eviction ends it, because without {each.retry.limit}, {_name(each)} retries 0 times."
 
 
 def _name(each: RetryAt) -> str:
