@@ -49,8 +49,8 @@ class Outage(Struct, frozen=True):
         return self.begin - before <= moment <= self.end + after
 
 
-class Uptime:
-    """Renews the Lease while this process is ready."""
+class UptimeLease:
+    """Renews the Lease while this process is ready; its holder leads."""
 
     def __init__(
         self,

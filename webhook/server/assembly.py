@@ -27,7 +27,7 @@ from webhook.config.source import DefaultPolicy, LivePolicy, PolicyDirectory, Po
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer
 from webhook.kube.caches import ClusterCache
-from webhook.kube.leader_election import Uptime
+from webhook.kube.leader_election import UptimeLease
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
 from webhook.kube.reflector import Reflector
@@ -136,7 +136,7 @@ def _leading(
     api: ApiServer, own: str, policy: LivePolicy, cluster: Cluster, metrics: Metrics, readiness: Readiness
 ) -> Iterator[tuple[str, Work]]:
     """The election of the leader, and the tasks of the leader."""
-    uptime = Uptime(api, own, f"{gethostname()}-{os.getpid()}", lambda: not readiness.problems())
+    uptime = UptimeLease(api, own, f"{gethostname()}-{os.getpid()}", lambda: not readiness.problems())
     models = ModelEvents(api, lambda: policy.config, cluster)
     collector = Collector(api, own, lambda: uptime.is_leader, lambda: policy.config, cluster, models)
     running_pods = RunningPods(

@@ -19,7 +19,7 @@ from webhook.kube.leader_election import (
     RENEW_SECONDS,
     UNREADY_SECONDS,
     Outage,
-    Uptime,
+    UptimeLease,
     outages_in,
 )
 from webhook.kube.times import renewed_at
@@ -63,7 +63,7 @@ class Replica:
 
     def __init__(self, leases: Leases, name: str) -> None:
         self.ready = True
-        self.uptime = Uptime(leases, "mlchassis-system", name, lambda: self.ready, leases.now)
+        self.uptime = UptimeLease(leases, "mlchassis-system", name, lambda: self.ready, leases.now)
 
     async def beat(self) -> bool:
         await self.uptime.once()
