@@ -70,7 +70,8 @@ async def run(where: Path, kills: int, seed: int) -> Report:
         seconds = asyncio.get_running_loop().time() - began
         check_disk(sidecar.model_dir)
         assert server.overlaps == 0
-        assert await asyncio.to_thread(sidecar.stop) == 0
+        status = await asyncio.to_thread(sidecar.stop)
+        assert status == 0, sidecar.log.read_text()[-2000:]
         left = [path for part in ("new", "old") for path in (sidecar.model_dir / ".puller" / part).iterdir()]
         assert left == []
         return Report(kills, seconds, sum(server.loads.values()))
