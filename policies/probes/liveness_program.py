@@ -231,8 +231,13 @@ def _why_not(server: Server, progress: Progress) -> str:
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"this wasn't tried with {name} set"
     preset = server.preset
-    address = server.configured(preset.host_flags, preset.host_env) or ""
-    if _host(address) not in ("", "0.0.0.0", "::", "[::]"):  # noqa: S104
+    address = server.configured(preset.host_flags, preset.host_env)
+    if address is None:
+        return ""
+    host = _host(address)
+    if not address or "$" in host:  # often the pod's own address: status.podIP
+        return "it is not certain that it listens on loopback, too"
+    if host not in ("", "0.0.0.0", "::", "[::]"):  # noqa: S104
         return "it listens on one address only"
     return ""
 
@@ -240,8 +245,6 @@ def _why_not(server: Server, progress: Progress) -> str:
 def _host(address: str) -> str:
     """The address without the port at its end: `0.0.0.0:8000`, `[::]:$PORT`, `:8000` or only a port."""
     host = address.partition(":$")[0]
-    if host.startswith("$"):
-        return ""
     before, _, port = host.rpartition(":")
     return before if port.isascii() and port.isdigit() else host
 

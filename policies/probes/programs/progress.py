@@ -165,6 +165,8 @@ def ask(path, seconds, body=None, port=PORT):
         except ConnectionRefusedError:
             continue
         except OSError as error:
+            if error.errno in (97, 99):  # EAFNOSUPPORT, EADDRNOTAVAIL: it has no IPv6
+                continue
             timed_out = isinstance(error, socket.timeout)
             return (None if timed_out else -1), None
         except (ValueError, IndexError):
@@ -195,14 +197,14 @@ def metrics():
             number = float(value.split()[0]) if name in kinds else float("nan")
         except (ValueError, IndexError):
             continue
-        if number == number:
+        if number - number == 0:  # neither NaN nor infinite
             sums[kinds[name]] = sums.get(kinds[name], 0.0) + number
     return sums if status == 200 and "done" in sums else None
 
 
 # part: all
 # `=4BI2H36xQ` is struct inet_diag_req_v2, with the states of established, half-closed and listening sockets.
-def sockets():
+def sockets(several=False):
     """(state, cookie, client's port, whether unaccepted, ms since sent, ms since received, bytes sent)"""
     found = []
     for family in (socket.AF_INET, socket.AF_INET6):
@@ -229,8 +231,8 @@ def sockets():
                     cookie, inode = struct.unpack_from("=Q16xI", data, 60)
                     found.append((data[17], cookie, port, not inode, sent, received, done))
                     data = data[size + 3 & ~3 :]
-    if sum(each[0] == 10 for each in found) != 1:
-        raise OSError("no listening socket is shown, or several")
+    if not several and sum(each[0] == 10 for each in found) != 1:
+        raise OSError("none listens, or several")
     return found
 
 
@@ -296,6 +298,14 @@ def served():
     """Whether clients were sent something in the last 30 s, by an event loop that is too busy for checks."""
     try:
         return any(each[0] == 1 and each[6] and each[4] < 30000 for each in sockets())
+    except (OSError, struct.error):
+        return False
+
+
+def elsewhere():
+    """Whether it listens on the port, though on no address of loopback: the kubelet asks the pod's."""
+    try:
+        return any(each[0] == 10 for each in sockets(True))
     except (OSError, struct.error):
         return False
 
@@ -590,6 +600,8 @@ class Run:
             self.alive(seen, "its processes compute")
 
     def decide(self):
+        if self.health == 0 and elsewhere():
+            finish(0, "cannot tell: it does not listen on loopback")
         if START:
             starting(self.health is not None and 0 < self.health < 500)
         if self.health == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -374,6 +375,59 @@ def test_a_server_too_busy_for_checks_that_answers_clients(
 def test_nothing_listens(kubelet: Kubelet, free_port: int) -> None:
     outcome = kubelet.probe(free_port)
     assert (outcome.status, "nothing listens" in outcome.message) == (FAILS, True)
+
+
+_NO_IPV6 = """
+import socket
+connect = socket.create_connection
+def without_ipv6(address, seconds):
+    if ":" in address[0]:
+        raise OSError(99, "Cannot assign requested address")
+    return connect(address, seconds)
+socket.create_connection = without_ipv6
+"""
+
+
+def test_nothing_listens_without_ipv6(
+    kubelet: Kubelet, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = kubelet._text
+    monkeypatch.setattr(kubelet, "_text", lambda *given: _NO_IPV6 + text(*given))
+    outcome = kubelet.probe(free_port, silent=0)
+    assert (outcome.status, "nothing listens" in outcome.message) == (FAILS, True)
+
+
+@pytest.mark.parametrize("start", ["0", "1"])
+@pytest.mark.parametrize("others", [("127.0.0.2",), ("127.0.0.2", "127.0.0.3")])
+def test_a_server_that_listens_on_another_address_passes(
+    start: str, others: tuple[str, ...], kubelet: Kubelet
+) -> None:
+    """The kubelet's own probes ask the pod's address, which it may have from `status.podIP`."""
+    with contextlib.ExitStack() as sockets:
+        port = 0
+        for address in others:
+            server = sockets.enter_context(socket.socket())
+            server.bind((address, port))
+            server.listen()
+            port = server.getsockname()[1]
+        outcome = kubelet.probe(port, "http", start, silent=LONG_AGO)
+    assert (outcome.status, outcome.message) == (0, "cannot tell: it does not listen on loopback")
+
+
+def test_a_value_that_is_no_number_hides_no_other(kubelet: Kubelet) -> None:
+    pages = iter(range(100))
+
+    class Engines(Server):
+        def answer(self, path: str, body: bytes, key: str | None) -> Answer:
+            if path != "/metrics":
+                return super().answer(path, body, key)
+            name = "vllm:generation_tokens_total"
+            values = f"+Inf NaN {next(pages)}.5e+3".split()
+            return 200, "".join(f'{name}{{engine="{n}"}} {each}\n' for n, each in enumerate(values)).encode()
+
+    server = Engines(dict(HANGS))
+    for _ in range(2):
+        assert kubelet.probe(server, silent=None).message == "it works"
 
 
 def test_it_passes_at_its_deadline(kubelet: Kubelet) -> None:
@@ -762,7 +816,7 @@ def test_no_text_of_a_manifest_is_in_the_command(key: str, names: list[str]) -> 
 def test_the_text_has_nothing_that_kubelet_expands() -> None:
     assert "$(" not in program()
     assert '"""' not in program().splitlines()[0]
-    assert len(program(json.loads(PLAN))) < 16_000, "every such pod holds it"
+    assert len(program(json.loads(PLAN))) < 16_400, "every such pod holds it"
     assert "$(" not in "".join(PYTHON_SHELL)
 
 
