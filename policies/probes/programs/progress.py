@@ -161,6 +161,13 @@ def ask(path, seconds, body=None, port=PORT):
             start, _, rest = page.partition(b"\r\n\r\n")
             if more and b"\r\n" not in page:
                 return None, None
+            if b"\r\ntransfer-encoding: chunked" in start.lower():  # uvicorn does so in HTTP/1.0, too
+                page, size = b"", 1
+                while not more and size:
+                    line, _, rest = rest.partition(b"\r\n")
+                    size = int(line.partition(b";")[0] or b"0", 16)
+                    page, rest = page + rest[:size], rest[size + 2 :]
+                rest = page
             return int(start.split(b" ", 2)[1]), None if more else rest
         except ConnectionRefusedError:
             continue
