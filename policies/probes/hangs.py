@@ -72,6 +72,9 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     timing = container.typed.liveness_probe
     if not probe and is_kuberay_container(template.view, container):
         return Hang(None, "KubeRay gives its pods a livenessProbe, which asks Ray for its own health")
+    workload = template.workload
+    if not probe and (template.rewritten or (workload is not None and workload.merged)):
+        return Hang(None, "its operator merges other objects into its pods, and these get the probes")
     if not probe or timing is None:
         doubt = doubt_about(container, server, server_port(container, server)) if server else None
         return Hang(False, "it has no livenessProbe", change=f"{doubt[1]}." if doubt else f"Add {_CANARY}.")

@@ -17,6 +17,24 @@ RAY_CLUSTER: Json = {
 }
 
 
+SERVING_RUNTIME: Json = {
+    "apiVersion": "serving.kserve.io/v1alpha1",
+    "kind": "ServingRuntime",
+    "metadata": {"name": "vllm"},
+    "spec": {
+        "containers": [{"name": "kserve-container", "image": "vllm/vllm-openai", "args": ["--model=m"]}]
+    },
+}
+
+
+def test_the_pods_of_a_serving_runtime_get_the_probes() -> None:
+    (runtime,) = pod_templates(SERVING_RUNTIME, workloads_by_kind())
+    (hang,) = (hang_of(runtime, each, Facts()) for each in runtime.containers())
+    assert hang.noticed is None
+    assert "these get the probes" in hang.by
+    assert not hang.change
+
+
 def test_kuberay_sets_the_probes_of_its_own_container() -> None:
     (head,) = pod_templates(RAY_CLUSTER, workloads_by_kind())
     ray, api = (hang_of(head, each, Facts()) for each in head.containers())
