@@ -72,8 +72,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     timing = container.typed.liveness_probe
     if not probe and is_kuberay_container(template.view, container):
         return Hang(None, "KubeRay gives its pods a livenessProbe, which asks Ray for its own health")
-    workload = template.workload
-    if not probe and (template.rewritten or (workload is not None and workload.merged)):
+    if not probe and _is_completed_later(template):
         return Hang(None, "its operator merges other objects into its pods, and these get the probes")
     if not probe or timing is None:
         doubt = doubt_about(container, server, server_port(container, server)) if server else None
@@ -103,6 +102,14 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     if known is None:
         return Hang(None, f"{by} was not tried")
     return Hang(True, by, after) if known else Hang(False, f"{by} does not notice it", change=instead)
+
+
+def _is_completed_later(template: PodTemplate) -> bool:
+    """Whether an operator merges objects into the pods that are not seen here, so no injection is shown."""
+    workload = template.workload
+    if workload is None or template.rewritten:
+        return template.rewritten
+    return workload.merged or (workload.completed_by is not None and template.base is None)
 
 
 _OWN_TIMEOUT: Final = "its own timeout"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from policies.core.facts import Facts
 from policies.core.pod_templates import pod_templates
 from policies.core.workloads import workloads_by_kind
@@ -27,12 +29,27 @@ SERVING_RUNTIME: Json = {
 }
 
 
-def test_the_pods_of_a_serving_runtime_get_the_probes() -> None:
-    (runtime,) = pod_templates(SERVING_RUNTIME, workloads_by_kind())
-    (hang,) = (hang_of(runtime, each, Facts()) for each in runtime.containers())
-    assert hang.noticed is None
-    assert "these get the probes" in hang.by
-    assert not hang.change
+INFERENCE_SERVICE: Json = {
+    "apiVersion": "serving.kserve.io/v1beta1",
+    "kind": "InferenceService",
+    "metadata": {"name": "llm"},
+    "spec": {"predictor": {"model": {"modelFormat": {"name": "vllm"}, "args": ["--model=m", "--port=8080"]}}},
+}
+
+
+@pytest.mark.parametrize("merged", [SERVING_RUNTIME, INFERENCE_SERVICE], ids=["runtime", "service"])
+def test_the_pods_of_a_serving_runtime_get_the_probes(merged: Json) -> None:
+    hangs = [
+        hang_of(template, each, Facts())
+        for template in pod_templates(merged, workloads_by_kind())
+        for each in template.containers()
+        if each.name == "kserve-container"
+    ]
+    assert hangs
+    for hang in hangs:
+        assert hang.noticed is None
+        assert "these get the probes" in hang.by
+        assert not hang.change
 
 
 def test_kuberay_sets_the_probes_of_its_own_container() -> None:
