@@ -161,7 +161,7 @@ def ask(path, seconds, body=None, port=PORT):
             start, _, rest = page.partition(b"\r\n\r\n")
             if more and b"\r\n" not in page:
                 return None, None
-            if b"\r\ntransfer-encoding: chunked" in start.lower():  # uvicorn does so in HTTP/1.0, too
+            if b": chunked" in start.lower():  # uvicorn does so in HTTP/1.0, too
                 page, size = b"", 1
                 while not more and size:
                     line, _, rest = rest.partition(b"\r\n")
