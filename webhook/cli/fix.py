@@ -252,18 +252,36 @@ def fixed_object(
 ) -> tuple[Json, list[str]]:
     """The reviewed object with all fixes that add no other finding, and the ids of their policies and rules.
 
-    The fields are added last: some depend on a value that a fix changes, such as a readinessProbe that gives
-    up before the livenessProbe does.
+    The fields are added after the fixes: some depend on a value that a fix changes, such as a readinessProbe
+    that gives up before the livenessProbe does. Next to them, another fix may add no finding any more.
     """
+    applied: dict[str, None] = {}
+    for _ in range(ROUNDS):
+        before = review.document
+        final, names = _fixed_once(review, config, cluster, only)
+        applied |= dict.fromkeys(names)
+        if final == before.obj or not _to_fix(review, only):
+            break
+        (review,) = review_documents([replace(before, obj=final)], config, cluster)
+    return final, list(applied)
+
+
+def _to_fix(review: Reviewed, only: Sequence[str]) -> list[_Fix]:
+    return [
+        (result.rule, field_path(named(review.final, result.finding.path)))
+        for result in review.decision.results
+        if result.rule in FIXES and result.exempted is None and (not only or result.rule in only)
+    ]
+
+
+def _fixed_once(
+    review: Reviewed, config: Config, cluster: Cluster, only: Sequence[str]
+) -> tuple[Json, list[str]]:
+    """The object with its fixes, and then with the fields."""
     rules_of_fixes: dict[str, None] = {}
     document = review.document
     for _ in range(ROUNDS):
-        found = [
-            (result.rule, field_path(named(review.final, result.finding.path)))
-            for result in review.decision.results
-            if result.rule in FIXES and result.exempted is None and (not only or result.rule in only)
-        ]
-        fixed = _with_fixes(document, found, config, cluster)
+        fixed = _with_fixes(document, _to_fix(review, only), config, cluster)
         if fixed is None:
             break
         document, applied_by = fixed

@@ -204,6 +204,32 @@ def test_it_writes_no_value_that_another_rule_reports(run: Chassis, tmp_path: Pa
     assert "failureThreshold: 1}" in file.read_text()
 
 
+def test_a_fix_that_needs_a_field_is_made_at_once(run: Chassis, tmp_path: Path) -> None:
+    """More failures of liveness would come after readiness, if the added startupProbe did not delay both."""
+    file = tmp_path / "pod.yaml"
+    file.write_text(
+        textwrap.dedent("""\
+        apiVersion: v1
+        kind: Pod
+        metadata: {name: model}
+        spec:
+          containers:
+            - name: model
+              image: nvcr.io/nvidia/tritonserver:24.12-py3
+              livenessProbe:
+                httpGet: {path: /v2/health/live, port: 8000}
+                initialDelaySeconds: 120
+                failureThreshold: 1
+              readinessProbe: {httpGet: {path: /v2/health/ready, port: 8000}}
+        """)
+    )
+    run(file)
+    once = file.read_text()
+    assert "failureThreshold: 6" in once
+    run(file)
+    assert file.read_text() == once
+
+
 def test_a_kind_of_the_policy_may_refuse_fields(run: Chassis, tmp_path: Path) -> None:
     file, policy = tmp_path / "served.yaml", tmp_path / "policy.yaml"
     spec = textwrap.indent(SERVED.replace("- image", "- name: llm\n    image"), " " * 6)
