@@ -21,6 +21,7 @@ from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, dig, mapping, maps, replaced, strings, text
 from policies.kube.metadata import annotations_of, has_room
 from policies.kube.names import plural
+from policies.kube.objects.limits import LimitRange, LimitRangeItem
 from policies.kube.pods import Container, containers, port_number, probe_every, timed
 from policies.kube.quantities import parse_quantity
 from policies.models.model_puller_settings import ModelPuller, ReadyWhen, Scheme, Sidecar
@@ -41,7 +42,7 @@ from policies.models.volumes import (
 from policies.probes.declared_models import models_of
 from policies.probes.recognition import Server
 from policies.probes.server_facts import PullerOption
-from policies.probes.serving import istio_came_first, recognised
+from policies.probes.serving import istio_came_first, istio_leaves_probes, recognised
 from puller.model_config import ModelSpec
 
 _KSERVE: Final = "internal.serving.kserve.io"
@@ -210,9 +211,10 @@ def _puller(
         container["envFrom"] = [{"secretRef": {"name": pull.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
         container["ports"] = [{"name": "puller", "containerPort": settings.port}]
-    if not istio_came_first(facts.view(pod)):
+    view = facts.view(pod)
+    if not (istio_came_first(view) or istio_leaves_probes(view)):
         container |= _probes(pod, pull, settings, facts, native=native)
-    container["resources"] = _resources(pod, settings, size)
+    container["resources"] = _resources(pod, settings, facts, size)
     user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))
     container["securityContext"] = {
         **({"runAsUser": _UID} if user == 0 else {}),
@@ -226,11 +228,12 @@ def _puller(
     return container
 
 
-def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
+def _resources(pod: Json, settings: ModelPuller, facts: Facts, size: int | None) -> Json:
     """The sidecar's resources. `size`: the limit of an emptyDir for the models.
 
     A quota refuses a pod if one container lacks a resource that it counts, so the sidecar has each resource
-    that all other containers have. It has none of the pod-level resources, which the sum of the containers
+    that all other containers have. A LimitRange refuses a pod if one container is out of its bounds, so the
+    sidecar keeps to them. It has none of the pod-level resources, which the sum of the containers
     must not exceed.
     """
     resources: Json = to_builtins(settings.resources)
@@ -248,11 +251,40 @@ def _resources(pod: Json, settings: ModelPuller, size: int | None) -> Json:
         # The kubelet evicts a pod that uses more than its containers' limits, including emptyDirs.
         requests.setdefault(_STORAGE, "0")
         limits[_STORAGE] = max(limits.get(_STORAGE, "0"), f"{-(-size >> 30)}Gi", key=_amount)
+    for limit_range in facts.objects(LimitRange) or ():
+        for item in limit_range.spec.limits:
+            if item.type == "Container":
+                _keep_within(item, requests, limits)
     whole = {**mapping(pod, "spec", "resources", "requests"), **mapping(pod, "spec", "resources", "limits")}
     return {
         kind: {name: amount for name, amount in amounts.items() if name not in whole}
         for kind, amounts in resources.items()
     }
+
+
+def _keep_within(item: LimitRangeItem, requests: dict[str, str], limits: dict[str, str]) -> None:
+    """Change amounts that a LimitRange refuses: below its minimum, above its maximum, above the limit that it
+    gives to containers without one, or too far apart.
+
+    Source: `plugin/pkg/admission/limitranger/admission.go` of Kubernetes 1.37.
+    """
+    for name, least in item.min.items():
+        for amounts in (requests, limits):
+            if name in amounts:
+                amounts[name] = max(amounts[name], str(least), key=_amount)
+    default = {**item.max, **item.default}
+    for name in requests.keys() & default.keys() - limits.keys():
+        if _amount(requests[name]) > _amount(str(default[name])):
+            limits[name] = requests[name]
+    for name, most in item.max.items():
+        for amounts in (requests, limits):
+            if name in amounts:
+                amounts[name] = min(amounts[name], str(most), key=_amount)
+    for name, ratio in item.max_limit_request_ratio.items():
+        if name in requests and name in limits:
+            least_request = _amount(limits[name]) / max(_amount(str(ratio)), Decimal(1))
+            if _amount(requests[name]) < least_request:
+                requests[name] = limits[name]
 
 
 def _requests(resources: Json, name: str) -> bool:

@@ -47,6 +47,7 @@ from policies.probes.serving import (
     HEALTH_ANNOTATIONS,
     is_kuberay_container,
     istio_came_first,
+    istio_leaves_probes,
     serving_containers,
     waits_for,
 )
@@ -275,6 +276,13 @@ def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -
             "it would refuse a probe that Istio hasn't rewritten.",
             "Make this webhook run before Istio's. The API server calls configurations in the order of "
             "their names.",
+        )
+    if istio_leaves_probes(pod):
+        return Finding(
+            path,
+            f"Container {container.name} gets no liveness probe: an annotation keeps Istio from rewriting "
+            "probes, and with strict mutual TLS its proxy would refuse the kubelet.",
+            "Remove the annotation sidecar.istio.io/rewriteAppHTTPProbers, or write the probe yourself.",
         )
     server = settings.recogniser.server(container)
     why = "its health endpoint is unknown"

@@ -23,7 +23,13 @@ from policies.probes.heavy_commands import heavy_work
 from policies.probes.liveness_program import watched_start
 from policies.probes.preset import dependency_of
 from policies.probes.probe import is_sendable
-from policies.probes.serving import is_kuberay_container, recognised, waits_for
+from policies.probes.serving import (
+    is_kuberay_container,
+    istio_came_first,
+    istio_leaves_probes,
+    recognised,
+    waits_for,
+)
 from policies.probes.startup_budget import expected_start
 
 _USUAL_PATH: Final = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
@@ -38,6 +44,8 @@ def startup_check(pod: PodView, container: Container, probe: Any, facts: Facts) 
     why_not = why_not_copied(container, probe, facts)
     if not why_not:
         return handler_of(probe), ""
+    if istio_came_first(pod) or istio_leaves_probes(pod):
+        return {}, why_not  # Istio's proxy would refuse a request that Istio has not rewritten
     health = known_health(pod, container, facts)
     return (health.live if health else None) or {}, why_not
 

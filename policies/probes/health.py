@@ -37,7 +37,13 @@ from policies.probes.endpoints import (
 )
 from policies.probes.preset import Asks, Protocol, dependency_of
 from policies.probes.recognition import Server
-from policies.probes.serving import HEALTH_ANNOTATIONS, istio_came_first, recognised, serving_containers
+from policies.probes.serving import (
+    HEALTH_ANNOTATIONS,
+    istio_came_first,
+    istio_leaves_probes,
+    recognised,
+    serving_containers,
+)
 from policies.probes.standard_probes_settings import Mirror, StandardProbes, Unknown
 
 DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
@@ -257,6 +263,8 @@ def health_to_inject(pod: PodView, container: Container, settings: StandardProbe
     annotated, preset = annotated_health(pod, container, facts), preset_health(container, settings)
     known = (annotated or Health()).or_else(preset or Health())
     after_istio = istio_came_first(pod)
+    if istio_leaves_probes(pod):
+        return Health()
     if after_istio:  # Istio's proxy admits only probes that Istio has rewritten
         known = Health()
     if known.live:

@@ -33,6 +33,18 @@ def istio_came_first(pod: PodView) -> bool:
     return "sidecar.istio.io/status" in pod.typed.metadata.annotations
 
 
+def istio_leaves_probes(pod: PodView) -> bool:
+    """Whether an annotation keeps Istio from rewriting probes, so that its proxy may refuse each of them.
+
+    Source: `ShouldRewriteAppHTTPProbers` of istio/istio, pkg/kube/inject/app_probe.go.
+    """
+    return pod.typed.metadata.annotations.get("sidecar.istio.io/rewriteAppHTTPProbers") in _FALSE
+
+
+_FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
+"""As Go's strconv.ParseBool reads them."""
+
+
 def is_kuberay_container(pod: PodView, container: Container) -> bool:
     """Whether KubeRay sets the probes of a container: they match Ray's own failure detection."""
     return container.role is Role.MAIN and container.index == 0 and pod.is_ray
