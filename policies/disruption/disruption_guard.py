@@ -137,7 +137,8 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
     if not servers:
         return pod
     grace = view.typed.spec.grace
-    short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + settings.drain
+    # The kubelet kills a container whose sleep is as long as the grace period.
+    short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + max(settings.drain, 1)
     drains = [drain_of(container, facts) for container in servers]
     set_by_user = [drain.seconds for drain in drains if drain is not None and drain.option]
     if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in set_by_user)]):
@@ -145,7 +146,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
     if facts.oldest_kubelet() is None and short + max(set_by_user, default=0) > grace:
         return pod  # without nodes the repair is not certain, and grace-shorter-than-drain warns
     seconds = [settings.drain if drain is None else drain.seconds for drain in drains]
-    need = short + max(seconds)
+    need = short + max(1, *seconds)
     if grace == DEFAULT_GRACE < need:
         grace = need
         pod = replaced(pod, GRACE, need)

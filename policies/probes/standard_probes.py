@@ -266,7 +266,7 @@ def _budget(
     )
 
 
-_FEW: Final = 8
+_FEW: Final = 32
 """Containers. In a larger pod each is looked at without the others, since the cost would be quadratic."""
 
 MUTATOR: Final = Mutator(

@@ -213,14 +213,34 @@ ANNOTATIONS = {
     "mlchassis.dev/liveness": "progress",
     "mlchassis.dev/model-config": "models",
     "mlchassis.dev/progress": "file /checkpoints 45m",
+    "sidecar.istio.io/inject": "true",
+    "sidecar.istio.io/rewriteAppHTTPProbers": "false",
 }
 
 
-@given(workload(), st.sampled_from(Profile), st.sampled_from(["recognised", "similar"]))
+BOUNDS = manifest(
+    "LimitRange",
+    "bounds",
+    {
+        "limits": [
+            {
+                "type": "Container",
+                "min": {"cpu": "200m"},
+                "max": {"memory": "512Mi"},
+                "default": {"cpu": "150m", "memory": "256Mi"},
+                "maxLimitRequestRatio": {"memory": "1"},
+            }
+        ]
+    },
+    namespace="ml",
+)
+
+
+@given(workload(), st.sampled_from(Profile), st.sampled_from(["recognised", "similar"]), st.booleans())
 @settings(max_examples=75)
-def test_generated_objects(obj: Json, profile: Profile, mirror: str) -> None:
+def test_generated_objects(obj: Json, profile: Profile, mirror: str, bounded: bool) -> None:
     config = load({"rules.yaml": f"profile: {profile}", "standard-probes.yaml": f"mirror: {mirror}"})
-    breaches = objections(obj, config, ManifestCluster([obj]))
+    breaches = objections(obj, config, ManifestCluster([obj, BOUNDS] if bounded else [obj]))
     assert not breaches, "\n".join([*breaches, dump(obj)])
 
 
@@ -294,7 +314,74 @@ BREACHES = {
     "a start that takes longer than the silence of a training": _training(
         _pod({"image": "example.org/train:1"}, model_size="200Gi", progress="file /checkpoints 45m")
     ),
+    "a delay in a pod of many containers": _deployment(
+        _pod(
+            {"image": "tensorflow/serving:2.18.0", "readinessProbe": {"tcpSocket": {"port": 8500}}},
+            RAY,
+            *[{"image": "busybox:1", "command": ["sleep", "infinity"]}] * 10,
+        )
+    ),
+    "a request that Istio does not rewrite": _deployment(
+        _pod({"image": "qdrant/qdrant:v1.9.0"}, model_config="models", model_server="v2")
+    ),
+    "a startupProbe of the server's endpoint that Istio does not rewrite": _deployment(
+        _pod({"image": "vllm/vllm-openai:v0.11.0", "livenessProbe": {"httpGet": {"port": "web"}}})
+    ),
+    "a copied request that Istio does not rewrite": _deployment(
+        _pod({**OWN, "readinessProbe": {"httpGet": {"path": "/livez", "port": 8080}}})
+    ),
 }
+
+
+for _name in (name for name in BREACHES if name.endswith("Istio does not rewrite")):
+    BREACHES[_name]["spec"]["template"]["metadata"]["annotations"] |= {
+        "sidecar.istio.io/inject": "true",
+        "sidecar.istio.io/rewriteAppHTTPProbers": "false",
+    }
+MODELS_OF_OWN = _deployment(_pod(OWN, model_config="models", model_server="v2"))
+SERVING = {"image": "predibase/lorax:1", "command": ["lorax-launcher", "--model-id=meta-llama/Llama-3.1-70B"]}
+GRACE = _deployment(_pod(OWN))
+GRACE["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 5
+BREACHES_WITH: dict[str, tuple[Json, dict[str, str], list[Json]]] = {
+    "a sidecar that a LimitRange refuses": (MODELS_OF_OWN, {}, [BOUNDS]),
+    "a budget of a day for a guess of days": (
+        _deployment(_pod(SERVING)),
+        {"standard-probes.yaml": "loadRate: 256Ki"},
+        [],
+    ),
+    "a delay of a day for a guess of days": (
+        _deployment(
+            {
+                "spec": {
+                    "initContainers": [
+                        {
+                            "name": "model",
+                            "image": "vllm/vllm-openai:v0.11.0",
+                            "args": ["--model", "deepseek-ai/DeepSeek-R1"],
+                            "ports": [{"containerPort": 8000}],
+                            "restartPolicy": "Always",
+                        }
+                    ],
+                    "containers": [{"name": "side", "image": "example.org/side:1"}],
+                }
+            }
+        ),
+        {"standard-probes.yaml": "loadRate: 1Mi"},
+        [],
+    ),
+    "a sleep as long as the default grace period": (
+        _deployment(_pod(OWN)),
+        {"disruption-guard.yaml": "{preStopSleep: 30, drain: 0}"},
+        [],
+    ),
+    "a sleep as long as the grace period": (GRACE, {"disruption-guard.yaml": "drain: 0"}, []),
+}
+
+
+@pytest.mark.parametrize("name", BREACHES_WITH)
+def test_each_breach_with_settings_or_facts(name: str) -> None:
+    obj, policy, facts = BREACHES_WITH[name]
+    assert objections(obj, load(POLICY | policy), ManifestCluster([obj, *facts])) == []
 
 
 @pytest.mark.parametrize("mirror", ["recognised", "similar"])

@@ -21,6 +21,7 @@ from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.serving import recognised
+from policies.probes.standard_probes import looks_injected
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import Start, start_of
 
@@ -58,6 +59,8 @@ def check(target: Target, facts: Facts) -> Findings:
             )
         if start is None or budget >= _least_allowed(start, facts.settings(StandardProbes).boot):
             continue
+        if looks_injected(probe.template.view, probe.container, LIVENESS, facts):
+            continue  # a delay for a guessed size is at most a day
         killed = "The kubelet kills it" + ("" if probe.template.completes else " again and again")
         yield Finding(
             probe.at(),

@@ -7,6 +7,7 @@ from typing import Final
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.declared_models import keeps_files
 from policies.probes.probe import STARTUP, probes
+from policies.probes.standard_probes import looks_injected
 from policies.probes.startup_budget import start_of
 
 _FAR_BELOW: Final = 8
@@ -33,6 +34,8 @@ def check(target: Target, facts: Facts) -> Findings:
         enough = budget * _DOWNLOADING > start.usual if downloads else budget * _FAR_BELOW >= start.usual
         if budget >= start.least and budget * margin >= start.loading and enough:
             continue
+        if looks_injected(probe.template.view, probe.container, STARTUP, facts):
+            continue  # a budget for a guessed size is at most a day
         yield Finding(
             probe.at(),
             f"The {probe.name} kills it {budget} s after it starts, but it takes about {start.seconds} s "
