@@ -3,7 +3,7 @@
 | question | module |
 |---|---|
 | which settings are there | `gpu_affinity_settings` |
-| what pods request and nodes offer | `requests`, `inventory`, by the `catalogue` of vendors and pools |
+| what pods request, and what nodes offer | `requests`; `inventory`, by the `catalogue` of vendors and pools |
 | by which labels nodes are recognised, and how much memory one accelerator has | `vendors` |
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |

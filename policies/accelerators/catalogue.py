@@ -1,4 +1,7 @@
-"""The vendors and pools of one configuration, and what pods and nodes have of their accelerators."""
+"""The vendors and pools of one configuration, and what pods and nodes have of their accelerators.
+
+Law: pods are required only to have properties that nodes or declared pools show.
+"""
 
 from __future__ import annotations
 

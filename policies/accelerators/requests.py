@@ -1,7 +1,4 @@
-"""The accelerators that pods request and nodes offer.
-
-Law: pods are required only to have properties that nodes or declared pools show.
-"""
+"""The accelerators that pods request, by resource, claim or annotation."""
 
 from __future__ import annotations
 

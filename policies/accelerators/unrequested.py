@@ -45,6 +45,4 @@ def _may_use(container: Container, facts: Facts) -> bool:
     needs = server.preset.needs
     if needs is None:  # one image is for both
         return server.preset.loads_model or server.preset.pulls is not None
-    return image_matches(container.image, needs.images) and not image_matches(
-        container.image, needs.excluded_images
-    )
+    return image_matches(container.image, needs.images, needs.excluded_images)

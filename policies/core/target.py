@@ -91,6 +91,11 @@ class PodTemplate:
         return self.is_as_written or (exact and self.workload is not None and self.workload.own_volumes)
 
     @property
+    def is_merged_later(self) -> bool:
+        """Whether an operator merges objects into the pods that are not known: no addition is certain."""
+        return self.base is None and self.workload is not None and self.workload.merged
+
+    @property
     def is_projected(self) -> bool:
         """Whether rules read the pod with the fields that the mutators will add."""
         edited = self.workload is None or not self.workload.projected or self.rewritten

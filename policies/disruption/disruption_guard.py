@@ -137,8 +137,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
     if not servers:
         return pod
     grace = view.typed.spec.grace
-    # The kubelet kills a container whose sleep is as long as the grace period.
-    short, long = settings.pre_stop_sleep, settings.pre_stop_sleep + max(settings.drain, 1)
+    short, long = settings.pre_stop_sleep, settings.whole_drain
     drains = [drain_of(container, facts) for container in servers]
     set_by_user = [drain.seconds for drain in drains if drain is not None and drain.option]
     if grace != DEFAULT_GRACE and grace < max([long, *(short + seconds for seconds in set_by_user)]):

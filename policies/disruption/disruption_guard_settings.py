@@ -31,3 +31,9 @@ class DisruptionGuard(Settings):
     drain: Duration = Field(
         20, description="seconds for open requests after the sleep, until the kubelet kills the server"
     )
+
+    @property
+    def whole_drain(self) -> int:
+        """The sleep and the time for open requests, which a server that aborts these needs as its sleep. The
+        kubelet kills a container whose sleep is as long as the grace period, so at least 1 s follows."""
+        return self.pre_stop_sleep + max(self.drain, 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from policies.commands import CommandSummary, ScriptLoop
+from policies.commands import SHELLS, CommandSummary, ScriptLoop
 from policies.containers.commands import exec_command
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -18,7 +18,6 @@ from policies.kube.quantities import whole_number
 from policies.probes.recognition import release
 from policies.probes.serving import recognised
 
-_SHELLS: Final = frozenset({"sh", "bash", "ash", "dash"})
 _EXITS: Final = frozenset({"break", "exit", "return", "kill"})
 
 
@@ -82,7 +81,7 @@ def only_sleeps(template: PodTemplate, container: Container) -> bool:
     if hook is None or hook.exec is None:
         return hook is not None and hook.sleep is not None
     summary = exec_command(template, container, "lifecycle", "preStop")
-    return not summary.loops and {each.name for each in summary.commands} - _SHELLS == {"sleep"}
+    return not summary.loops and {each.name for each in summary.commands} - SHELLS == {"sleep"}
 
 
 def _slept(summary: CommandSummary) -> float:

@@ -71,6 +71,7 @@ MUTATING_WEBHOOKS: Final = GroupKind("admissionregistration.k8s.io", "MutatingWe
 VALIDATING_WEBHOOKS: Final = GroupKind("admissionregistration.k8s.io", "ValidatingWebhookConfiguration")
 MUTATING_POLICY: Final = GroupKind("admissionregistration.k8s.io", "MutatingAdmissionPolicy")
 VALIDATING_POLICY: Final = GroupKind("admissionregistration.k8s.io", "ValidatingAdmissionPolicy")
+VOLCANO_JOB: Final = GroupKind("batch.volcano.sh", "Job")
 INGRESS: Final = GroupKind("networking.k8s.io", "Ingress")
 GATEWAY: Final = GroupKind("gateway.networking.k8s.io", "Gateway")
 HTTP_ROUTE: Final = GroupKind("gateway.networking.k8s.io", "HTTPRoute")

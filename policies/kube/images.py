@@ -36,11 +36,15 @@ def numbers_of_tag(tag: str) -> tuple[int, ...]:
     return tuple(map(int, number[1].split("."))) if number else ()
 
 
-def image_matches(image: str, globs: tuple[str, ...]) -> bool:
-    """Whether one of the globs matches the last segments of an image's path: `ray` matches
-    `registry/acme/ray:2.9`, not `my-ray`. A glob with `:` is matched with path and tag."""
+def image_matches(image: str, globs: tuple[str, ...], excluded: tuple[str, ...] = ()) -> bool:
+    """Whether one of the globs matches the last segments of an image's path, and none of the excluded ones:
+    `ray` matches `registry/acme/ray:2.9`, not `my-ray`. A glob with `:` is matched with path and tag."""
     path, tag = repository_and_tag(image)
-    return any(glob_matches(glob, f"{path}:{tag}" if ":" in glob else path) for glob in globs)
+
+    def matches(glob: str) -> bool:
+        return glob_matches(glob, f"{path}:{tag}" if ":" in glob else path)
+
+    return any(map(matches, globs)) and not any(map(matches, excluded))
 
 
 def glob_matches(glob: str, path: str) -> bool:

@@ -19,6 +19,8 @@ from policies.kube.scheduling import matches, required_terms, tolerates
 
 POOL: Final = "karpenter.sh/nodepool"
 """The label of a node with the name of its NodePool."""
+MAX_POOLS: Final = 200
+"""Of more NodePools none is compared with a pod."""
 _PROVIDERS: Final = (
     *("kubernetes.io", "k8s.io", "karpenter", "k8s.aws", "amazonaws.com", "azure.com", "google.com"),
     *("alibabacloud.com", "oraclecloud.com", "ibm-cloud", "digitalocean.com"),

@@ -42,7 +42,7 @@ from policies.models.volumes import (
 from policies.probes.declared_models import models_of
 from policies.probes.recognition import Server
 from policies.probes.server_facts import PullerOption
-from policies.probes.serving import istio_came_first, istio_leaves_probes, recognised
+from policies.probes.serving import istio_refuses_probes, recognised
 from puller.model_config import ModelSpec
 
 _KSERVE: Final = "internal.serving.kserve.io"
@@ -211,8 +211,7 @@ def _puller(
         container["envFrom"] = [{"secretRef": {"name": pull.credentials}}]
     if dig(pod, "spec", "hostNetwork") is not True:
         container["ports"] = [{"name": "puller", "containerPort": settings.port}]
-    view = facts.view(pod)
-    if not (istio_came_first(view) or istio_leaves_probes(view)):
+    if not istio_refuses_probes(facts.view(pod)):
         container |= _probes(pod, pull, settings, facts, native=native)
     container["resources"] = _resources(pod, settings, facts, size)
     user, group = (dig(pod, "spec", "securityContext", name) for name in ("runAsUser", "runAsGroup"))

@@ -25,8 +25,7 @@ from policies.probes.preset import dependency_of
 from policies.probes.probe import is_sendable
 from policies.probes.serving import (
     is_kuberay_container,
-    istio_came_first,
-    istio_leaves_probes,
+    istio_refuses_probes,
     recognised,
     waits_for,
 )
@@ -44,8 +43,8 @@ def startup_check(pod: PodView, container: Container, probe: Any, facts: Facts) 
     why_not = why_not_copied(container, probe, facts)
     if not why_not:
         return handler_of(probe), ""
-    if istio_came_first(pod) or istio_leaves_probes(pod):
-        return {}, why_not  # Istio's proxy would refuse a request that Istio has not rewritten
+    if istio_refuses_probes(pod):
+        return {}, why_not
     health = known_health(pod, container, facts)
     return (health.live if health else None) or {}, why_not
 

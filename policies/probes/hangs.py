@@ -106,10 +106,10 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
 
 def _is_completed_later(template: PodTemplate) -> bool:
     """Whether an operator merges objects into the pods that are not seen here, so no injection is shown."""
+    if template.rewritten or template.is_merged_later:
+        return True
     workload = template.workload
-    if workload is None or template.rewritten:
-        return template.rewritten
-    return workload.merged or (workload.completed_by is not None and template.base is None)
+    return workload is not None and workload.completed_by is not None and template.base is None
 
 
 _OWN_TIMEOUT: Final = "its own timeout"

@@ -161,7 +161,7 @@ def annotated_health(pod: PodView, container: Container, facts: Facts) -> Health
         raise AnnotationError(
             _finding(given[HEALTH_PORT][0], "has a port, but no annotation has a path.", hint)
         )
-    if live and server is not None and dependency_of(server.preset, live.partition("?")[0]) is not None:
+    if live and server is not None and dependency_of(server.preset, live) is not None:
         live = None  # a failure of the other service would restart this one; `advise` reports it
     tls = speaks_tls(container, server, port)
     checks = [http_get(path, port, tls=tls) if path else None for path in (live, ready)]
@@ -209,7 +209,7 @@ def not_for_liveness(pod: PodView, container: Container, facts: Facts) -> tuple[
     server = recognised(container, facts)
     if not path or server is None or server.preset.protocol is not Protocol.HTTP:
         return None
-    others = dependency_of(server.preset, path.partition("?")[0])
+    others = dependency_of(server.preset, path)
     return None if others is None else (key, others)
 
 
@@ -324,7 +324,7 @@ def _mirrored(readiness: Any, container: Container, settings: StandardProbes) ->
         return None
     similar = settings.mirror is Mirror.SIMILAR
     server = settings.recogniser.server(container)
-    path = text(action, "path").partition("?")[0] if kind == "httpGet" else ""
+    path = text(action, "path") if kind == "httpGet" else ""
     if path and server is not None and dependency_of(server.preset, path) is not None:
         return None
     if kind == "httpGet":

@@ -642,7 +642,8 @@ class Preset(Model):
 
 
 def dependency_of(preset: Preset, path: str) -> Asks | None:
-    """What an endpoint checks besides the process; None if unknown."""
+    """What an endpoint, whose path may have a query, checks besides the process; None if unknown."""
+    path = path.partition("?")[0]
     if path == preset.live_path:
         return None
     return next((each for each in preset.asks if glob_matches(each.path, path)), None)

@@ -41,6 +41,11 @@ def istio_leaves_probes(pod: PodView) -> bool:
     return pod.typed.metadata.annotations.get("sidecar.istio.io/rewriteAppHTTPProbers") in _FALSE
 
 
+def istio_refuses_probes(pod: PodView) -> bool:
+    """Whether Istio's proxy may refuse a probe that is added, because Istio does not rewrite it any more."""
+    return istio_came_first(pod) or istio_leaves_probes(pod)
+
+
 _FALSE: Final = ("0", "f", "F", "false", "FALSE", "False")
 """As Go's strconv.ParseBool reads them."""
 

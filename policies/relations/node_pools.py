@@ -15,7 +15,7 @@ from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.core.target import PodTemplate
 from policies.kube.names import listed
-from policies.kube.node_pools import POOL, why_no_node
+from policies.kube.node_pools import MAX_POOLS, POOL, why_no_node
 from policies.kube.objects.devices import DeviceClass
 from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.placement import Toleration
@@ -24,9 +24,6 @@ from policies.kube.quantities import parse_quantity
 from policies.kube.scheduling import admits, is_within_limits, untolerated
 from policies.quotas.limit_ranges import Amounts, amounts, formatted, written_requests
 from policies.relations.domains import MAX_NODES
-
-MAX_POOLS: Final = 200
-"""Of more NodePools none is compared with a pod."""
 
 _CATEGORIES: Final = ("karpenter.k8s.aws/instance-category", "eks.amazonaws.com/instance-category")
 _WITHOUT_ACCELERATORS: Final = frozenset("acdhimrtxz")

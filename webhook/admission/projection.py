@@ -60,7 +60,7 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
             continue
         folded = _folded(template.pod, context)
         judged.append(template.with_view(context.facts.view(folded.object)))
-        if template.by_shape or _is_merged(template):  # the pods may differ, so nothing is promised
+        if template.by_shape or template.is_merged_later:  # the pods may differ, so nothing is promised
             continue
         if folded.object is not template.pod:
             projected = with_template(projected, template, folded.object)
@@ -70,11 +70,6 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
         crashes += folded.crashes
     target = Target(obj, kind_of(obj), tuple(judged))
     return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
-
-
-def _is_merged(template: PodTemplate) -> bool:
-    """Whether objects that are not known here are merged into the pods."""
-    return template.base is None and template.workload is not None and template.workload.merged
 
 
 def _folded(pod: Json, context: Context) -> Decision:

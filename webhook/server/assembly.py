@@ -1,6 +1,7 @@
 """The parts of one worker, and which of them needs which.
 
-The server answers without any of them: each background task follows its source and is restarted alone.
+The server answers without any of them. Each background task follows its source, and starts again when it
+fails.
 """
 
 from __future__ import annotations

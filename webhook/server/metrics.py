@@ -94,7 +94,7 @@ class _Made(Generic[M]):
         self.make = partial(kind, name, text, labels, **options)
 
     def __get__(self, metrics: Metrics, owner: type[Metrics]) -> M:
-        # It tells the type checker what the attribute of an instance is, which comes before this one.
+        # For the type checker: an instance has an attribute of this name, which is found first.
         raise AttributeError("only an instance of Metrics has metrics")
 
 

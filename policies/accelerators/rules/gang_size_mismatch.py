@@ -10,7 +10,15 @@ from policies.core.autoscalers import autoscaler_of
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.runs import runs_in
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import DEPLOYMENT, JOB, KUBEFLOW_JOBS, REPLICA_SET, STATEFUL_SET, GroupKind
+from policies.kube.group_kinds import (
+    DEPLOYMENT,
+    JOB,
+    KUBEFLOW_JOBS,
+    REPLICA_SET,
+    STATEFUL_SET,
+    VOLCANO_JOB,
+    GroupKind,
+)
 from policies.kube.json import mapping, maps, text
 from policies.kube.names import plural
 from policies.kube.objects.jobs import Job
@@ -20,7 +28,7 @@ from policies.kube.objects.workloads import Replicated, StatefulSet
 from policies.kube.quantities import whole_number
 from policies.rollouts.rollouts import rolling_update
 
-_VOLCANO: Final = (GroupKind("batch.volcano.sh", "Job"), GroupKind("flow.volcano.sh", "JobTemplate"))
+_VOLCANO: Final = (VOLCANO_JOB, GroupKind("flow.volcano.sh", "JobTemplate"))
 _CONTROLLERS: Final = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB)
 """Kinds for which Volcano itself creates a PodGroup, with its size in an annotation of the object."""
 _MIN_MEMBER: Final = "scheduling.volcano.sh/group-min-member"

@@ -19,6 +19,7 @@ from policies.core.autoscalers import pods_of, scaled_by
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT
+from policies.kube.names import plural
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 from policies.kube.pods import Role
@@ -119,12 +120,11 @@ def _of_few_workers(target: Target, facts: Facts) -> Findings:
         aim = cpus * percent / 100
         if count is None or aim < max(count, 1) * _SPARE:
             continue
-        name = (*known.env, *known.flags)[0]
-        several = "process" if count < 2 else "processes"
+        name, processes = (*known.env, *known.flags)[0], plural(max(count, 1), "process", "processes")
         use = "uses about one processor" if count < 2 else f"use about {count} processors"
         yield Finding(
             path,
-            f"The server ({server.name}) computes in {max(count, 1)} {several} ({name}"
+            f"The server ({server.name}) computes in {processes} ({name}"
             f"{', by default' if value is None else ''}), which {use}. The target is {aim.normalize():f} of "
             f"{cpus.normalize():f}, so unless its library starts threads of its own, the autoscaler adds no "
             "pod.",

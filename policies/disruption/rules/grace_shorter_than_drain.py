@@ -64,8 +64,8 @@ def _aborted_requests(
     flag = next(iter(server.preset.drain.flags), "") if server is not None and server.preset.drain else ""
     if answers is None or not flag or not only_sleeps(template, container):
         return
-    sleep, settings = pre_stop_sleep(template, container), facts.settings(DisruptionGuard)
-    added = settings.pre_stop_sleep + settings.drain  # to pods without a hook that have the time
+    sleep = pre_stop_sleep(template, container)
+    added = facts.settings(DisruptionGuard).whole_drain  # to pods without a hook that have the time
     if sleep < min(answers.seconds, added) and template.typed.spec.grace >= added + EXIT:
         yield Finding(
             template.at(container, "lifecycle.preStop"),

@@ -9,7 +9,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.disruption.budgets import budgets_of
 from policies.disruption.single_state import may_run_alone, starts_slowly
 from policies.kube.group_kinds import SERVING
-from policies.kube.node_pools import POOL, why_no_node
+from policies.kube.node_pools import MAX_POOLS, POOL, why_no_node
 from policies.kube.objects.nodes import NodePool
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, PodDisruptionBudget
@@ -23,8 +23,6 @@ _LONG: Final = 600
 """Seconds of a start that is too long to be repeated for a cheaper node."""
 _KEPT: Final = ("karpenter.sh/do-not-disrupt", "karpenter.sh/do-not-evict")
 """Annotations that keep Karpenter from removing a pod's node."""
-_MAX_POOLS: Final = 200
-"""Of more NodePools none is compared with a pod."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -63,7 +61,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _moved(template: PodTemplate, facts: Facts) -> Finding | None:
     """A finding about pods that start for long, if Karpenter may remove any node that it creates for them."""
     pools, pod = facts.cluster_objects(NodePool), template.typed
-    if not pools or len(pools) > _MAX_POOLS or not is_within_limits(pod.spec) or pod.spec.node_name:
+    if not pools or len(pools) > MAX_POOLS or not is_within_limits(pod.spec) or pod.spec.node_name:
         return None
     if any(pod.metadata.annotations.get(key) == "true" for key in _KEPT):
         return None

@@ -245,4 +245,4 @@ def _templates(target: Target, run: Run) -> Iterator[PodTemplate]:
             yield template
 
 
-RULE = rule(__name__, check, tuple(kind for kind, lives in known_lifecycles().items()))
+RULE = rule(__name__, check, tuple(known_lifecycles()))

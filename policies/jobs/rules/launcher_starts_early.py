@@ -12,13 +12,12 @@ from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import Run, runs_in
 from policies.jobs.training import LAUNCHERS_DAEMON
 from policies.kube.field_paths import field_path
-from policies.kube.group_kinds import JOB_SET, GroupKind
+from policies.kube.group_kinds import JOB_SET, VOLCANO_JOB
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.objects.jobs import JobSet
 from policies.kube.pods import Role
 
 _LAUNCHERS: Final = frozenset({"mpirun", "mpiexec", "horovodrun", "orterun", "prun"})
-_VOLCANO_JOB: Final = GroupKind("batch.volcano.sh", "Job")
 _PATIENT: Final = 10
 """Retries. Their delays, which double from 10 s up to 5 or 6 minutes, add up to half an hour, in which a node
 starts and an image is pulled.
@@ -30,7 +29,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind == JOB_SET:
         yield from _job_set(target)
-    if target.kind == _VOLCANO_JOB:
+    if target.kind == VOLCANO_JOB:
         yield from _volcano(target)
     for run in runs_in(target.obj):
         start = run.life.start

@@ -11,7 +11,7 @@ from policies.core.listing import Listing, is_manifest
 from policies.core.services import workloads_of
 from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import mapping
-from policies.kube.node_pools import why_no_node
+from policies.kube.node_pools import MAX_POOLS, why_no_node
 from policies.kube.objects.nodes import HOSTNAME, Node, NodePool
 from policies.kube.objects.pods import PodSpec
 from policies.kube.scheduling import (
@@ -23,7 +23,7 @@ from policies.kube.scheduling import (
     untolerated,
 )
 from policies.relations.domains import MAX_NODES, matches_no_node, taint_of_matching
-from policies.relations.node_pools import MAX_POOLS, kept_out_by_taints
+from policies.relations.node_pools import kept_out_by_taints
 
 _SHOWN: Final = 3
 

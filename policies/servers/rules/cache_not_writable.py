@@ -48,8 +48,7 @@ def _unreadable(
     files = None if server is None else server.preset.root_only
     if server is None or files is None or server.version < release(files.since):
         return None
-    image = container.image
-    if not image_matches(image, files.images) or image_matches(image, files.excluded_images):
+    if not image_matches(container.image, files.images, files.excluded_images):
         return None
     return Finding(
         _place(template, container),

@@ -19,9 +19,9 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
             needs = None if server is None else server.preset.needs
-            if server is None or needs is None or not image_matches(container.image, needs.images):
+            if server is None or needs is None:
                 continue
-            if image_matches(container.image, needs.excluded_images):
+            if not image_matches(container.image, needs.images, needs.excluded_images):
                 continue
             if server.has_option(*needs.unless_flags) or any(
                 name in server.variables for name in needs.unless_env

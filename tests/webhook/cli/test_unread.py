@@ -15,7 +15,7 @@ from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import read
 
-NO_REASONS = """\
+UNREAD = """\
 apiVersion: v1
 kind: Pod
 metadata: {name: read}
@@ -49,7 +49,7 @@ ODD = "kind Odd of group example.org"
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
     file = tmp_path / "all.yaml"
-    file.write_text(NO_REASONS)
+    file.write_text(UNREAD)
     return file
 
 
@@ -64,7 +64,7 @@ def test_text(chassis: Chassis, manifests: Path) -> None:
     assert "Service" not in text
     last = text.splitlines()[-1]
     assert last.startswith("5 objects (1 reviewed, 1 partly reviewed, 2 not reviewed, 1 without pods)")
-    manifests.write_text(NO_REASONS.partition("---")[0])
+    manifests.write_text(UNREAD.partition("---")[0])
     assert chassis("review", manifests).out.splitlines()[-1].startswith("1 object, ")
 
 
@@ -127,9 +127,9 @@ def test_a_policy_report_skips_it(manifests: Path) -> None:
 
 
 def test_excluded_namespaces_and_partly_read_kinds_are_not_unknown(chassis: Chassis, manifests: Path) -> None:
-    manifests.write_text("---\n".join(NO_REASONS.split("---\n")[3:]))
+    manifests.write_text("---\n".join(UNREAD.split("---\n")[3:]))
     assert chassis("review", manifests, "--unknown-kinds=error").status == 0
-    pod = NO_REASONS.partition("---")[0].replace("name: read", "name: read, namespace: kube-system")
+    pod = UNREAD.partition("---")[0].replace("name: read", "name: read, namespace: kube-system")
     manifests.write_text(pod)
     status, text, _ = chassis("review", manifests, "--unknown-kinds=error")
     assert status == 0
@@ -139,7 +139,7 @@ def test_excluded_namespaces_and_partly_read_kinds_are_not_unknown(chassis: Chas
 
 def test_a_field_that_does_not_exist_has_a_note_with_its_line(chassis: Chassis, tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
-    file.write_text(NO_REASONS.partition("---")[0].replace("containers:", "hostNetwrk: true, containers:"))
+    file.write_text(UNREAD.partition("---")[0].replace("containers:", "hostNetwrk: true, containers:"))
     status, text, _ = chassis("review", file)
     assert status == 0
     said = " ".join(text.split())

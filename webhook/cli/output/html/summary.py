@@ -29,7 +29,7 @@ class ReviewStatus(StrEnum):
 
     REFUSED = "refused"
     WARNED = "warned"
-    NO_REASONS = "unread"
+    UNREAD = "unread"
     CLEAN = "clean"
     PODLESS = "podless"
 
@@ -49,7 +49,7 @@ def status_of(decision: Decision) -> ReviewStatus:
         return ReviewStatus.WARNED
     covered = decision.coverage
     if covered is None or covered.missing:
-        return ReviewStatus.NO_REASONS
+        return ReviewStatus.UNREAD
     return ReviewStatus.PODLESS if covered.reading is Reading.NO_PODS else ReviewStatus.CLEAN
 
 

@@ -30,14 +30,14 @@ from webhook.config.load import rules
 SIGNS: Final[Mapping[str, str]] = {
     ReviewStatus.REFUSED: "✕",
     ReviewStatus.WARNED: "!",
-    ReviewStatus.NO_REASONS: "?",
+    ReviewStatus.UNREAD: "?",
     ReviewStatus.CLEAN: "✓",
     ReviewStatus.PODLESS: "·",
 }
 WORDS: Final[Mapping[ReviewStatus, str]] = {
     ReviewStatus.REFUSED: "refused",
     ReviewStatus.WARNED: "warned",
-    ReviewStatus.NO_REASONS: "not fully read",
+    ReviewStatus.UNREAD: "not fully read",
     ReviewStatus.CLEAN: "clean",
     ReviewStatus.PODLESS: "no pods",
 }
@@ -58,7 +58,7 @@ MODES: Final = (
 )
 TAGS: Final = (
     ("strict", "refused under strict"),
-    ("unread", WORDS[ReviewStatus.NO_REASONS]),
+    ("unread", WORDS[ReviewStatus.UNREAD]),
     (EXEMPTED, EXEMPTED),
     ("changed", "changed"),
 )
@@ -105,7 +105,7 @@ def row(review: Reviewed, anchor: str, strict: ReviewStatus, images: Iterable[st
     results, status = review.decision.results, status_of(review.decision)
     marks = {
         "strict": strict is ReviewStatus.REFUSED and status is not ReviewStatus.REFUSED,
-        "unread": review.coverage.missing and status is not ReviewStatus.NO_REASONS,
+        "unread": review.coverage.missing and status is not ReviewStatus.UNREAD,
         "changed": bool(review.mutations),
         "audit": any(each.mode is Mode.AUDIT and each.exempted is None for each in results),
         EXEMPTED: any(each.exempted is not None for each in results),
