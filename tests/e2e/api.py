@@ -172,10 +172,17 @@ class Api:
         return self.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     def delete(
-        self, resource: str, name: str, namespace: str | None = None, grace: int | None = None
+        self,
+        resource: str,
+        name: str,
+        namespace: str | None = None,
+        grace: int | None = None,
+        uid: str | None = None,
     ) -> None:
-        """Delete in the background; `grace` 0 removes a pod at once."""
-        body = {} if grace is None else {"gracePeriodSeconds": grace}
+        """Delete in the background; `grace` 0 removes a pod at once, and `uid` spares its successors."""
+        body: JSON = {} if grace is None else {"gracePeriodSeconds": grace}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
         self.request("DELETE", self._path(resource, namespace, name), body)
 
     # Watching
@@ -312,6 +319,11 @@ def _warning_text(header: str) -> str:
 
 def _not_seen(resource: str, which: str, timeout: float, current: Sequence[JSON]) -> str:
     state = json.dumps(
-        [{"name": item["metadata"]["name"], "status": item.get("status")} for item in current], indent=1
+        [
+            {key: item["metadata"].get(key) for key in ("name", "ownerReferences", "deletionTimestamp")}
+            | {"status": item.get("status")}
+            for item in current
+        ],
+        indent=1,
     )
     return f"Not seen within {timeout:g} s on {resource} {which}. The last state:\n{state[:4000]}"

@@ -336,7 +336,7 @@ def drain(api: Api, pod: JSON) -> Iterator[None]:
     pod = api.get("pods", name, namespace)  # with the condition that the eviction has set
     end(api, pod, {each["name"]: 143 for each in pod["spec"]["containers"]})
     yield
-    api.delete("pods", name, namespace, grace=0)
+    api.delete("pods", name, namespace, grace=0, uid=uid(pod))
 
 
 _RUNNING: JSON = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}

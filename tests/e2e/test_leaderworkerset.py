@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+from collections.abc import Collection
+from contextlib import suppress
 
 import pytest
 
-from tests.e2e.api import JSON, Api
+from tests.e2e.api import JSON, Api, ApiError
 from tests.e2e.controlplane import ControlPlane
 from tests.e2e.install import Chassis
-from tests.e2e.operators import LWS, Operator, bound, bound_pods, drain, fixture, place, run
+from tests.e2e.operators import LWS, Operator, bound, drain, fixture, place, run, uid
 from tests.e2e.workloads import probes
 from tests.manifests import manifest
 
@@ -109,12 +110,44 @@ def pairs(namespace: str, **template: object) -> JSON:
     return made
 
 
-def uids(api: Api, namespace: str) -> dict[str, str]:
-    """The four pods once they are there and bound, by name."""
-    found = bound_pods(api, namespace, "leaderworkerset.sigs.k8s.io/name=pairs", 4)
+def uids(api: Api, besides: Collection[str] = ()) -> dict[str, str]:
+    """The four pods by name, others than those with these uids, once both groups are whole and bound."""
+    found = api.wait_for(
+        "pods",
+        lambda pods: whole(api, pods) and not any(uid(pod) in besides for pod in pods),
+        timeout=120,
+    )
     for pod in found:
         run(api, pod)
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
+    return {pod["metadata"]["name"]: uid(pod) for pod in found}
+
+
+def whole(api: Api, pods: list[JSON]) -> bool:
+    """Whether all four pods are there and bound, and each worker is its present leader's.
+
+    Pods that are being deleted are removed, as a kubelet would: a leader goes only after its workers, and the
+    StatefulSet of the workers may have replaced one before it was deleted itself. The operator ignores the
+    deletion of such a worker, since it is an earlier leader's.
+    """
+    for pod in pods:
+        if "deletionTimestamp" in pod["metadata"]:
+            with suppress(ApiError):  # it is gone
+                api.delete("pods", pod["metadata"]["name"], grace=0, uid=uid(pod))
+    present = {pod["metadata"]["name"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+    if not (len(pods) == len(present) == len(NAMES) and all(map(bound, pods))):
+        return False
+    try:
+        workers = {name: api.get("statefulsets", name) for name in ("pairs-0", "pairs-1")}
+    except ApiError:  # an earlier leader's is gone, and the present one's not there
+        return False
+    return all(
+        (uid(made), owner(made)) == (owner(present[f"{name}-1"]), uid(present[name]))
+        for name, made in workers.items()
+    )
+
+
+def owner(item: JSON) -> str:
+    return str(item["metadata"]["ownerReferences"][0]["uid"])
 
 
 @pytest.mark.parametrize(
@@ -129,20 +162,9 @@ def test_a_lost_worker_restarts_its_group_or_only_itself(
     api = api.within(bare)
     api.create(pairs(bare, **template))
     for _ in range(2):
-        before = uids(api, bare)
+        before = uids(api)
         with drain(api, api.get("pods", "pairs-0-1")):
             for name in replaced:
                 api.wait("pods", name, lambda pod: "deletionTimestamp" in pod["metadata"])
-        for name in replaced - {"pairs-0-1"}:
-            api.delete("pods", name, grace=0)
-        api.wait_for("pods", partial(none_is_old, replaced, before))
-        after = uids(api, bare)
+        after = uids(api, {before[name] for name in replaced})
         assert {name for name in NAMES if before[name] != after[name]} == replaced
-
-
-def none_is_old(names: set[str], uids: dict[str, str], pods: list[JSON]) -> bool:
-    """Whether no pod with one of these names is still that with its uid."""
-    return not any(
-        pod["metadata"]["name"] in names and pod["metadata"]["uid"] == uids[pod["metadata"]["name"]]
-        for pod in pods
-    )
