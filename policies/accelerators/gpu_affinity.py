@@ -69,38 +69,38 @@ GROUPS: Final = (
 """The labels of controllers for the pods of one group, the widest group of a kind first."""
 
 
-def mutate(pod: Json, settings: GpuAffinity, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def mutate(pod: Json, settings: GpuAffinity, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     view = facts.view(pod)
     spec, owner = view.typed.spec, view.owner
     if spec.node_name or (owner is not None and owner.kind == "DaemonSet"):
         return pod
     if not is_within_limits(spec):
         return pod  # `advise` reports it
-    view = _with_topology(view, settings, facts, why)
+    view = _with_topology(view, settings, facts, reasons)
     requests = settings.catalogue.requests(spec)
     if requests:
-        return _placed(view, requests, settings, facts, why).json
+        return _placed(view, requests, settings, facts, reasons).json
     if asks_for_devices(view.typed) or not spec.containers:
         return view.json  # another object, such as a ServingRuntime, writes the containers
-    return _off_accelerators(view, settings, facts, why)
+    return _off_accelerators(view, settings, facts, reasons)
 
 
 # --- accelerator pods ------------------------------------------------------------------------------
 
 
 def _placed(
-    view: PodView, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts, why: Reasons
+    view: PodView, requests: Mapping[str, int], settings: GpuAffinity, facts: Facts, reasons: Reasons
 ) -> PodView:
     inventory = inventory_of(settings, facts)
     by_claims = served_by_claims(requests, facts)
     for name, requested in _vendors(requests, settings).items():
         fleet = inventory.fleets.get(name)
-        view = _tolerating(view, settings.catalogue.vendors[name], fleet, requested, facts, why)
+        view = _tolerating(view, settings.catalogue.vendors[name], fleet, requested, facts, reasons)
         if fleet is not None:
-            view = _with_annotations(view, fleet, facts, why)
+            view = _with_annotations(view, fleet, facts, reasons)
         if fleet is not None and not by_claims:
-            view = _with_memory(view, fleet, settings, facts, why)
-            view = _with_affinity(view, fleet, settings, requested, facts, why)
+            view = _with_memory(view, fleet, settings, facts, reasons)
+            view = _with_affinity(view, fleet, settings, requested, facts, reasons)
     return view
 
 
@@ -114,7 +114,7 @@ def _vendors(requests: Mapping[str, int], settings: GpuAffinity) -> Mapping[str,
 
 
 def _tolerating(
-    view: PodView, vendor: Vendor, fleet: Fleet | None, requested: str, facts: Facts, why: Reasons
+    view: PodView, vendor: Vendor, fleet: Fleet | None, requested: str, facts: Facts, reasons: Reasons
 ) -> PodView:
     """The pod with tolerations of the vendor's taints: key and effect, with any value."""
     spec = view.typed.spec
@@ -132,7 +132,7 @@ def _tolerating(
     ]
     for each in tolerations:
         have = "have" if (each["key"], each["effect"]) in known else "usually have"
-        why.give(
+        reasons.give(
             f"spec.tolerations[{each['key']}]",
             f"requests {requested}, whose nodes {have} the taint {each['key']}:{each['effect']}",
             setting="vendors",
@@ -144,25 +144,25 @@ def _covers(toleration: Toleration, key: str, effect: str) -> bool:
     return toleration.key in ("", key) and toleration.effect in ("", effect)
 
 
-def _with_annotations(view: PodView, fleet: Fleet, facts: Facts, why: Reasons) -> PodView:
+def _with_annotations(view: PodView, fleet: Fleet, facts: Facts, reasons: Reasons) -> PodView:
     pod, annotations = view.json, view.typed.metadata.annotations
     globs = requested_products(annotations)
     if globs:
         resolution = resolve_product(fleet, globs)
-        pod = _requiring(pod, resolution, GPU_PRODUCT, annotations[GPU_PRODUCT], why)
+        pod = _requiring(pod, resolution, GPU_PRODUCT, annotations[GPU_PRODUCT], reasons)
     try:
         bound = requested_memory(annotations)
     except ValueError:
         bound = None  # `advise` reports it
     if bound is not None:
-        pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, annotations[GPU_MEMORY], why)
+        pod = _requiring(pod, resolve_memory(fleet, bound), GPU_MEMORY, annotations[GPU_MEMORY], reasons)
     return view if pod is view.json else facts.view(pod)
 
 
-def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str, why: Reasons) -> Json:
+def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str, reasons: Reasons) -> Json:
     changed = require(pod, resolution.alternatives, unless=resolution.keys)
     if changed is not pod:
-        why.give(
+        reasons.give(
             field_path(REQUIRED),
             lambda: f"requested by {annotation}: {written}; the nodes have {listed(resolution.present)}",
             annotation=f"{annotation}={written}",
@@ -170,7 +170,9 @@ def _requiring(pod: Json, resolution: Resolution, annotation: str, written: str,
     return changed
 
 
-def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Facts, why: Reasons) -> PodView:
+def _with_memory(
+    view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Facts, reasons: Reasons
+) -> PodView:
     """The pod on nodes whose accelerators have memory for the weights of its model, if only some have."""
     typed = view.typed
     requested = typed.metadata.annotations.keys() & {GPU_PRODUCT, GPU_MEMORY}
@@ -193,7 +195,7 @@ def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Fact
         return view
     if changed is not view.json:
         each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
-        why.give(
+        reasons.give(
             field_path(path),
             f"{load.model.rpartition('/')[2][:60]} needs {load.least / 10**9:.0f} GB or more{each}, and "
             "only some nodes have that",
@@ -203,7 +205,7 @@ def _with_memory(view: PodView, fleet: Fleet, settings: GpuAffinity, facts: Fact
 
 
 def _with_affinity(
-    view: PodView, fleet: Fleet, settings: GpuAffinity, requested: str, facts: Facts, why: Reasons
+    view: PodView, fleet: Fleet, settings: GpuAffinity, requested: str, facts: Facts, reasons: Reasons
 ) -> PodView:
     """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
     own, pod = fleet.vendor.own_keys, view.json
@@ -213,7 +215,7 @@ def _with_affinity(
         if fleet.requirable and len(fleet.cover) <= _MAX_ALTERNATIVES:
             changed = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
             if changed is not pod:
-                why.give(
+                reasons.give(
                     field_path(REQUIRED),
                     lambda: (
                         f"requests {requested}, and every node with it has the label {_any_of(fleet.cover)}"
@@ -226,7 +228,7 @@ def _with_affinity(
         for label in fleet.cover or fleet.known_labels[:1]:
             changed = prefer(pod, settings.weight, [label.required])
             if changed is not pod:
-                why.give(
+                reasons.give(
                     field_path(PREFERRED),
                     f"requests {requested}, and nodes with the label {label.key} have it",
                     setting="affinity",
@@ -242,7 +244,7 @@ def _any_of(labels: Iterable[NodeLabel]) -> str:
 # --- other pods --------------------------------------------------------------------------------------
 
 
-def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: Reasons) -> Json:
+def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, reasons: Reasons) -> Json:
     pod, spec = view.json, view.typed.spec
     if settings.cpu_pods is Strength.OFF or any(
         fnmatchcase(facts.namespace, glob) for glob in settings.system_namespaces
@@ -261,7 +263,7 @@ def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, why: R
     else:
         changed, path = prefer(pod, settings.weight, expressions), PREFERRED
     if changed is not pod:
-        why.give(field_path(path), said, setting="cpuPods")
+        reasons.give(field_path(path), said, setting="cpuPods")
     return changed
 
 
@@ -323,7 +325,7 @@ def _topology(metadata: ObjectMeta, settings: GpuAffinity) -> Topology | None:
     return Topology(key, strength == Strength.REQUIRED)
 
 
-def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reasons) -> PodView:
+def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, reasons: Reasons) -> PodView:
     pod, typed = view.json, view.typed
     topology = _topology(typed.metadata, settings)
     group = _group(typed.metadata.labels) if topology is not None else {}
@@ -340,7 +342,7 @@ def _with_topology(view: PodView, settings: GpuAffinity, facts: Facts, why: Reas
         present = [mapping(each, "podAffinityTerm") for each in maps(pod, *path)]
     if term in present:
         return view
-    why.give(
+    reasons.give(
         field_path(path),
         lambda: f"requested by {TOPOLOGY}: pods with {_as_text(group)} run in the same {topology.key}",
         setting="topology",

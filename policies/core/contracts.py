@@ -50,7 +50,9 @@ S_contra = TypeVar("S_contra", bound=Model, contravariant=True)
 class Mutate(Protocol[S_contra]):
     """The function of a mutator: the object with the added fields, and a reason for each."""
 
-    def __call__(self, obj: Json, settings: S_contra, facts: Facts, why: Reasons = NO_REASONS, /) -> Json: ...
+    def __call__(
+        self, obj: Json, settings: S_contra, facts: Facts, reasons: Reasons = NO_REASONS, /
+    ) -> Json: ...
 
 
 class Mutator(Struct, Generic[S], frozen=True):

@@ -51,15 +51,15 @@ _CONTROLLER_PORT: Final = re.compile("metric|health|probe|webhook|prof")
 """A part of the port names of controllers."""
 
 
-def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def mutate(pod: Json, settings: DisruptionGuard, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     if kind_of(pod) != POD:
         return pod  # `advise` reports Jobs
     view = facts.view(pod)
     if is_training(view, settings, facts):
-        return _guarded(view, settings, why)
+        return _guarded(view, settings, reasons)
     if view.is_ray or not settings.pre_stop_sleep:
         return pod
-    return _draining(view, settings, facts, why)
+    return _draining(view, settings, facts, reasons)
 
 
 # --- training --------------------------------------------------------------------------------------
@@ -80,13 +80,13 @@ def is_training(view: PodView, settings: DisruptionGuard, facts: Facts) -> bool:
     return not ray and (trains_by_kind(view) or is_irreplaceable(view) or runs_training(view))
 
 
-def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
+def _guarded(view: PodView, settings: DisruptionGuard, reasons: Reasons) -> Json:
     pod, typed = view.json, view.typed
     deadline, annotations = typed.spec.active_deadline_seconds, typed.metadata.annotations
     state = only_state_of(view)
     if settings.add_deadline and deadline is None and not state:
         pod = replaced(pod, DEADLINE, settings.max_duration)
-        why.give(
+        reasons.give(
             field_path(DEADLINE),
             f"a hung training pod holds its node for at most {in_words(settings.max_duration)}",
             setting="addDeadline",
@@ -111,7 +111,7 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
     for key, value in GUARDS.items():
         if key not in annotations:
             pod = replaced(pod, ("metadata", "annotations", key), value)
-            why.give(
+            reasons.give(
                 f"metadata.annotations[{key}]",
                 reason,
                 setting="trainingLabels",
@@ -123,7 +123,7 @@ def _guarded(view: PodView, settings: DisruptionGuard, why: Reasons) -> Json:
 # --- serving ---------------------------------------------------------------------------------------
 
 
-def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reasons) -> Json:
+def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, reasons: Reasons) -> Json:
     pod = view.json
     servers = [
         container
@@ -149,7 +149,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
     if grace == DEFAULT_GRACE < need:
         grace = need
         pod = replaced(pod, GRACE, need)
-        why.give(
+        reasons.give(
             field_path(GRACE),
             f"{short} s of sleep and {need - short} s for the last requests",
             setting="drain",
@@ -164,7 +164,7 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, why: Reaso
         if sleep != short:
             aborts = "may abort" if drain is not None and drain.assumed else "aborts"
             reason += f", and this server {aborts} open requests when it is stopped"
-        why.give(
+        reasons.give(
             f"{container.path}.lifecycle.preStop",
             f"sleeps {sleep} s, because {reason}",
             setting="preStopSleep",

@@ -41,13 +41,13 @@ _MAX_CODES: Final = 50
 """Exit codes in the annotation."""
 
 
-def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def mutate(obj: Json, settings: JobRetries, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     if kind_of(obj) == POD:
-        return with_log_fallback(obj, settings, facts, why)
+        return with_log_fallback(obj, settings, facts, reasons)
     if is_someone_elses(obj) or is_hook(obj):
         return obj
     if kind_of(obj) == MPI_JOB:
-        return _with_ending(obj, why)
+        return _with_ending(obj, reasons)
     stored = bool(read(obj, Object).metadata.uid)
     if stored and kind_of(obj) != CRON_JOB:
         return obj  # these fields can't be changed after creation
@@ -56,17 +56,17 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, why: Reasons = NO_REAS
         spec = job.spec
         retried_here = independent and orchestrated(job) is None
         if retried_here:
-            spec = _with_policy(obj, job, settings, facts, why)
+            spec = _with_policy(obj, job, settings, facts, reasons)
         if not stored and may_raise(job, settings, facts):
             if spec is job.spec and retried_here:
-                spec = _with_backoff_limit(job, settings, named_path(obj, job.steps), why)
-            spec = _with_retention(spec, settings, named_path(obj, job.steps), why)
+                spec = _with_backoff_limit(job, settings, named_path(obj, job.steps), reasons)
+            spec = _with_retention(spec, settings, named_path(obj, job.steps), reasons)
         if spec is not job.spec:
             obj = replaced(obj, job.steps, spec)
-    return obj if stored else _with_history(obj, settings, facts, why)
+    return obj if stored else _with_history(obj, settings, facts, reasons)
 
 
-def _with_ending(obj: Json, why: Reasons = NO_REASONS) -> Json:
+def _with_ending(obj: Json, reasons: Reasons = NO_REASONS) -> Json:
     """The workload with the value that deletes its running pods at its end, if all pods that may still run
     then never end by themselves."""
     for run in runs_in(obj):
@@ -75,7 +75,7 @@ def _with_ending(obj: Json, why: Reasons = NO_REASONS) -> Json:
             continue
         if any(role.endless for role in roles) and all(role.endless or role.ends for role in roles):
             obj = replaced(obj, (*run.steps, *ending.fields[0].split(".")), ending.instead)
-            why.give(
+            reasons.give(
                 run.at(ending.fields[0]),
                 "its workers don't end by themselves, and without it they keep their nodes after the "
                 "launcher ends",
@@ -83,7 +83,7 @@ def _with_ending(obj: Json, why: Reasons = NO_REASONS) -> Json:
     return obj
 
 
-def _with_policy(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
+def _with_policy(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Facts, reasons: Reasons) -> Json:
     never = job.typed.template.spec.restart_policy == "Never"
     if job.has_failure_policy or not never or replaces_pods_early(obj, job):
         return job.spec
@@ -102,13 +102,13 @@ def _with_policy(obj: Json, job: PlacedJobSpec, settings: JobRetries, facts: Fac
             names = [each.name for each in training]
             rules += _fail_job_rules(names, codes, alone=len(names) == len(main))
     place = named_path(obj, job.steps)
-    why.give(
+    reasons.give(
         f"{place}.podFailurePolicy",
         lambda: f"an evicted pod is replaced and doesn't count{_exit_code_text(codes)}",
         setting="retryableExitCodes" if codes else "",
         annotation=lambda: _annotation(codes),
     )
-    why.give(
+    reasons.give(
         f"{place}.podReplacementPolicy", "the API server requires the value Failed with a podFailurePolicy"
     )
     return {**job.spec, "podFailurePolicy": {"rules": rules}, "podReplacementPolicy": "Failed"}
@@ -168,19 +168,19 @@ def _annotated(obj: Json, job: PlacedJobSpec) -> set[int]:
     return codes
 
 
-def _with_backoff_limit(job: PlacedJobSpec, settings: JobRetries, path: str, why: Reasons) -> Json:
+def _with_backoff_limit(job: PlacedJobSpec, settings: JobRetries, path: str, reasons: Reasons) -> Json:
     """The spec with a backoffLimit above 0, unless a rule of the user handles evictions."""
     if job.on_disruption() or job.spec.get("backoffLimit") != 0 or "backoffLimitPerIndex" in job.spec:
         return job.spec
-    why.give(f"{path}.backoffLimit", "with 0, the first eviction fails the Job", setting="backoffLimit")
+    reasons.give(f"{path}.backoffLimit", "with 0, the first eviction fails the Job", setting="backoffLimit")
     return {**job.spec, "backoffLimit": settings.backoff_limit}
 
 
-def _with_retention(spec: Json, settings: JobRetries, path: str, why: Reasons) -> Json:
+def _with_retention(spec: Json, settings: JobRetries, path: str, reasons: Reasons) -> Json:
     least = settings.min_log_retention
     if integer(spec, "ttlSecondsAfterFinished", default=least) >= least:
         return spec
-    why.give(
+    reasons.give(
         f"{path}.ttlSecondsAfterFinished",
         f"its logs are deleted with it, so they stay for at least {in_words(least)}",
         setting="minLogRetention",
@@ -188,16 +188,16 @@ def _with_retention(spec: Json, settings: JobRetries, path: str, why: Reasons) -
     return {**spec, "ttlSecondsAfterFinished": least}
 
 
-def _with_history(obj: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
+def _with_history(obj: Json, settings: JobRetries, facts: Facts, reasons: Reasons) -> Json:
     """The object with a minimum retention of its finished Jobs."""
     if not any(may_raise(job, settings, facts) for job in jobs_in(obj)):
         return obj
     if kind_of(obj) == JOB_SET:
-        spec = _with_retention(obj["spec"], settings, "spec", why)
+        spec = _with_retention(obj["spec"], settings, "spec", reasons)
         return obj if spec is obj["spec"] else replaced(obj, ("spec",), spec)
     for name in ("failedJobsHistoryLimit", "successfulJobsHistoryLimit"):
         if dig(obj, "spec", name) == 0:
-            why.give(
+            reasons.give(
                 f"spec.{name}",
                 "with 0, a finished Job and its logs are deleted immediately",
                 setting="raises",

@@ -34,7 +34,7 @@ KEEPS: Final = "file"
 """The value of the annotation that keeps the default."""
 
 
-def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reasons) -> Json:
+def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, reasons: Reasons) -> Json:
     """The pod with `FallbackToLogsOnError`, if a Job owns it or it is training."""
     view = facts.view(pod)
     annotations = view.typed.metadata.annotations
@@ -47,7 +47,7 @@ def with_log_fallback(pod: Json, settings: JobRetries, facts: Facts, why: Reason
         if container.role is Role.SIDECAR or container.spec.get(FIELD) not in (None, _DEFAULT):
             continue
         changed = with_container(changed, container, {**container.spec, FIELD: FALLBACK})
-        why.give(
+        reasons.give(
             f"{container.path}.{FIELD}",
             "the end of its log stays in the pod's status if it fails without a message",
             setting="logsOnError",

@@ -54,23 +54,23 @@ _UID: Final = 65532
 """The user and group of the image, for pods whose other containers run as root."""
 
 
-def mutate(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def mutate(pod: Json, settings: ModelPuller, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     """Add the sidecar, its volumes and the mounts of the models to a pod that requests models."""
     try:
         annotated = _with_annotations(pod, settings, facts)
-        changed = _with_puller(annotated, settings, facts, why)
+        changed = _with_puller(annotated, settings, facts, reasons)
     except PullError:
         return pod
     if annotated is not pod:
         source = "KServe's annotations" if settings.kserve_agent else "its labels"
         for key in sorted(annotations_of(annotated).keys() - annotations_of(pod).keys()):
-            why.give(
+            reasons.give(
                 f"metadata.annotations[{key}]", f"the pod requests models by {source}", setting="byLabel"
             )
     return changed
 
 
-def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     pull = pull_of(pod, facts, settings.model_dir)
     if pull is None or not pull.targets:
         return pod
@@ -79,7 +79,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
         mount = models_mount(present)
         if mount is None:
             return pod
-        return with_model_mounts(_with_istio_startup(pod, present, settings, why), pull, mount, why)
+        return with_model_mounts(_with_istio_startup(pod, present, settings, reasons), pull, mount, reasons)
     _check_system(pod)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
@@ -96,16 +96,16 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
     # Both Ray autoscalers expect Ray's container to be the first by name, so an ordinary sidecar is the last.
     name = f"zz-{settings.name}" if facts.view(pod).is_ray and not native else settings.name
     name = free_name(name, {container.name for container in containers(pod)})
-    why.give(
+    reasons.give(
         f"spec.{place[1]}[{name}]",
         lambda: _purpose(pull, models),
         setting="image",
         annotation="" if f"{_KSERVE}/agent" in annotations_of(pod) else f"{MODEL_CONFIG}={pull.config}",
     )
-    pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts), why)
-    pod, config_volume = with_config_volume(pod, pull, why)
-    pod, cache_mounts = with_cache(pod, pull.cache, why)
-    pod, claim_mounts = with_claims(pod, claims_of(models), why)
+    pod, mount, size = with_models_volume(pod, pull, _volume_size(pull, settings, facts), reasons)
+    pod, config_volume = with_config_volume(pod, pull, reasons)
+    pod, cache_mounts = with_cache(pod, pull.cache, reasons)
+    pod, claim_mounts = with_claims(pod, claims_of(models), reasons)
     mounts = [
         mount,
         {"name": config_volume, "mountPath": settings.config_dir, "readOnly": True},
@@ -113,7 +113,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, why: Reasons = 
         *claim_mounts,
     ]
     puller = {"name": name, **_puller(pod, pull, settings, facts, native=native, size=size)}
-    return appended(with_model_mounts(pod, pull, mount, why), place, puller | {"volumeMounts": mounts})
+    return appended(with_model_mounts(pod, pull, mount, reasons), place, puller | {"volumeMounts": mounts})
 
 
 def _purpose(pull: ModelPull, models: Mapping[str, ModelSpec] | None) -> str:
@@ -353,7 +353,7 @@ _A_DAY: Final = 24 * 3600
 """Seconds. Longer than any download; after it, the sidecar restarts and continues."""
 
 
-def _with_istio_startup(pod: Json, puller: Container, settings: ModelPuller, why: Reasons) -> Json:
+def _with_istio_startup(pod: Json, puller: Container, settings: ModelPuller, reasons: Reasons) -> Json:
     """The pod with a command as the sidecar's startupProbe, if Istio's agent would answer the probe too late.
 
     Istio's injector redirects the HTTP probes of all containers and native sidecars to its agent. If its
@@ -368,7 +368,7 @@ def _with_istio_startup(pod: Json, puller: Container, settings: ModelPuller, why
         return pod
     command = ["python", "-c", _ASK_READY.format(port=settings.port)]
     kept = {key: value for key, value in probe.items() if key != "httpGet"}
-    why.give(
+    reasons.give(
         f"{puller.path}.startupProbe", "a command instead of a request, since Istio's agent starts too late"
     )
     return replaced(

@@ -28,11 +28,18 @@ _READ_ONLY_KINDS: Final = frozenset({"configMap", "secret", "projected", "downwa
 
 
 def _with_volume(
-    pod: Json, name: str, source: Json, why: Reasons, reason: str, *, setting: str = "", annotation: str = ""
+    pod: Json,
+    name: str,
+    source: Json,
+    reasons: Reasons,
+    reason: str,
+    *,
+    setting: str = "",
+    annotation: str = "",
 ) -> tuple[Json, str]:
     """The pod with a new volume, and the volume's name."""
     name = free_name(name, {text(volume, "name") for volume in maps(pod, "spec", "volumes")})
-    why.give(f"spec.volumes[{name}]", reason, setting=setting, annotation=annotation)
+    reasons.give(f"spec.volumes[{name}]", reason, setting=setting, annotation=annotation)
     return appended(pod, ("spec", "volumes"), {"name": name, **source}), name
 
 
@@ -59,7 +66,9 @@ def check_models_path(pod: Json, pull: ModelPull) -> None:
         return  # the puller writes to the first volume only
 
 
-def with_models_volume(pod: Json, pull: ModelPull, size: int, why: Reasons) -> tuple[Json, Json, int | None]:
+def with_models_volume(
+    pod: Json, pull: ModelPull, size: int, reasons: Reasons
+) -> tuple[Json, Json, int | None]:
     """The pod with a volume for the models, the sidecar's mount of it, and the size limit of a new emptyDir.
 
     `size`: the limit in bytes. A volume that the user mounts at the models' path is used.
@@ -76,7 +85,9 @@ def with_models_volume(pod: Json, pull: ModelPull, size: int, why: Reasons) -> t
     if pull.claim:
         source = {"persistentVolumeClaim": {"claimName": pull.claim}}
         reason, annotation = f"volume for the models: claim {pull.claim}", f"{MODEL_CLAIM}={pull.claim}"
-    pod, name = _with_volume(pod, MODELS, source, why, reason, setting="volumeSize", annotation=annotation)
+    pod, name = _with_volume(
+        pod, MODELS, source, reasons, reason, setting="volumeSize", annotation=annotation
+    )
     return pod, {"name": name, "mountPath": pull.model_dir}, None if pull.claim else size
 
 
@@ -101,17 +112,17 @@ def _is_writable(volume: Json | None) -> bool:
     return claim.get("readOnly") is not True and _READ_ONLY_KINDS.isdisjoint(volume)
 
 
-def with_config_volume(pod: Json, pull: ModelPull, why: Reasons) -> tuple[Json, str]:
+def with_config_volume(pod: Json, pull: ModelPull, reasons: Reasons) -> tuple[Json, str]:
     """The pod with the ConfigMap as a volume, and that volume's name."""
     for volume in maps(pod, "spec", "volumes"):
         config = volume.get("configMap")
         if isinstance(config, dict) and config.get("name") == pull.config and not config.get("items"):
             return pod, text(volume, "name")
     reason = f"the list of models for the sidecar: ConfigMap {pull.config}"
-    return _with_volume(pod, CONFIG, {"configMap": {"name": pull.config}}, why, reason)
+    return _with_volume(pod, CONFIG, {"configMap": {"name": pull.config}}, reasons, reason)
 
 
-def with_cache(pod: Json, claim: str, why: Reasons) -> tuple[Json, list[Json]]:
+def with_cache(pod: Json, claim: str, reasons: Reasons) -> tuple[Json, list[Json]]:
     """The pod with the claim of a shared cache, and the sidecar's mounts of it."""
     if not claim:
         return pod, []
@@ -120,11 +131,11 @@ def with_cache(pod: Json, claim: str, why: Reasons) -> tuple[Json, list[Json]]:
             return pod, [{"name": text(volume, "name"), "mountPath": CACHE_DIR}]
     source = {"persistentVolumeClaim": {"claimName": claim}}
     reason = f"a cache of models that pods share: claim {claim}"
-    pod, name = _with_volume(pod, CACHE, source, why, reason, annotation=f"{MODEL_CACHE}={claim}")
+    pod, name = _with_volume(pod, CACHE, source, reasons, reason, annotation=f"{MODEL_CACHE}={claim}")
     return pod, [{"name": name, "mountPath": CACHE_DIR}]
 
 
-def with_claims(pod: Json, claims: list[str], why: Reasons) -> tuple[Json, list[Json]]:
+def with_claims(pod: Json, claims: list[str], reasons: Reasons) -> tuple[Json, list[Json]]:
     """The pod with the claims of `pvc://` URIs, and the sidecar's mounts of them."""
     names: dict[str, str] = {}
     for volume in maps(pod, "spec", "volumes"):
@@ -135,16 +146,16 @@ def with_claims(pod: Json, claims: list[str], why: Reasons) -> tuple[Json, list[
         if not name:
             name = f"mlchassis-pvc-{sha256(claim.encode()).hexdigest()[:10]}"
             source = {"persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-            pod, name = _with_volume(pod, name, source, why, f"a model of the list is in claim {claim}")
+            pod, name = _with_volume(pod, name, source, reasons, f"a model of the list is in claim {claim}")
         mounts.append({"name": name, "mountPath": f"{CLAIMS_DIR}/{claim}", "readOnly": True})
     return pod, mounts
 
 
-def with_model_mounts(pod: Json, pull: ModelPull, mount: Json, why: Reasons) -> Json:
+def with_model_mounts(pod: Json, pull: ModelPull, mount: Json, reasons: Reasons) -> Json:
     """The pod with the models mounted, read-only, in every container that reads them."""
     for container in pull.targets:
         if mount_at(container.spec, pull.model_dir) is None:
-            why.give(
+            reasons.give(
                 f"{container.path}.volumeMounts[{text(mount, 'name')}]",
                 f"reads the models at {pull.model_dir}",
                 setting="modelDir",

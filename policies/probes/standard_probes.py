@@ -53,7 +53,7 @@ _BLOCKING_FAILURES: Final = 3
 """The failureThreshold of a livenessProbe whose timeout covers the requests that are served before it."""
 
 
-def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def mutate(obj: Json, settings: StandardProbes, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     """Add the missing probes of serving containers, and a startupProbe to each container whose livenessProbe
     would end the start. In a pod that runs to completion, only an annotation adds a probe."""
     pod, changed = facts.view(obj), obj
@@ -65,7 +65,7 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, why: Reasons = NO_
             changed = with_container(changed, container, {**container.spec, **added})
         for each in fields:
             place = f"{container.path}.{each.name}" + (f"[{each.element}]" if each.element else "")
-            why.give(place, each.why, setting=each.setting, annotation=each.annotation)
+            reasons.give(place, each.why, setting=each.setting, annotation=each.annotation)
     return changed
 
 

@@ -261,11 +261,11 @@ def _listed(names: Sequence[str]) -> str:
 # --- the change ----------------------------------------------------------------------------------
 
 
-def with_name(pod: Json, name: str, why: Reasons = NO_REASONS) -> Json:
+def with_name(pod: Json, name: str, reasons: Reasons = NO_REASONS) -> Json:
     """A copy of the pod with its name and without `generateName`.
 
     With `generateName`, the API server's 409 for an existing name would be a message about generated names.
     """
     metadata = {key: value for key, value in pod["metadata"].items() if key != "generateName"}
-    why.give("metadata.name", "one name for each worker that is wanted, so that a surplus pod is refused")
+    reasons.give("metadata.name", "one name for each worker that is wanted, so that a surplus pod is refused")
     return replaced(pod, ("metadata",), {**metadata, "name": name})

@@ -77,8 +77,8 @@ def test_case(case: Path, request: pytest.FixtureRequest) -> None:
     settings = facts.settings(policy.settings)
     before = copy.deepcopy(obj)
 
-    why = Reasons(policy.id)
-    after = policy.mutate(obj, settings, facts, why)
+    reasons = Reasons(policy.id)
+    after = policy.mutate(obj, settings, facts, reasons)
 
     assert same(obj, before), "the policy changed its input in place"
     patch = diff(obj, after)
@@ -86,31 +86,31 @@ def test_case(case: Path, request: pytest.FixtureRequest) -> None:
     assert same(patched, after), "the patch does not lead to what the policy returned"
     warnings = findings(policy, after, facts)
     if request.config.getoption("--update-golden", default=False):
-        write(case, after, warnings, why)
+        write(case, after, warnings, reasons)
     [expected] = documents(case / "expected.yaml")
     found = without_programs(patched)
     assert same(found, expected), yaml.safe_dump(diff(expected, found), sort_keys=False)
     told = case / "warnings.txt"
     assert warnings == (told.read_text().splitlines() if told.exists() else [])
     given = case / "reasons.txt"
-    assert shown(why) == (given.read_text().splitlines() if given.exists() else [])
+    assert shown(reasons) == (given.read_text().splitlines() if given.exists() else [])
     assert policy.mutate(after, settings, facts) is after, "a second pass changes something"
     stored = with_api_defaults(after)
     assert policy.mutate(stored, settings, facts) is stored, "the API server's defaults set it off again"
-    assert_every_field_that_is_added_has_its_reason(policy, obj, after, why)
-    for each in why:
+    assert_every_field_that_is_added_has_its_reason(policy, obj, after, reasons)
+    for each in reasons:
         if each.annotation:
             assert with_annotation(after, each.annotation) == policy.mutate(
                 with_annotation(obj, each.annotation), settings, facts
             ), f"the annotation of a reason, as it is given, changes something: {each.annotation}"
 
 
-def shown(why: Reasons) -> list[str]:
+def shown(reasons: Reasons) -> list[str]:
     return [
         f"{each.path}: {each.why}"
         + (f" | {each.setting}" if each.setting else "")
         + (f" | {each.annotation}" if each.annotation else "")
-        for each in why
+        for each in reasons
     ]
 
 
@@ -126,9 +126,9 @@ def without_programs(value: Any) -> Any:
     return "<programs/progress.py>" if str(value).startswith(_PROGRAM) else value
 
 
-def write(case: Path, after: Json, warnings: list[str], why: Reasons) -> None:
+def write(case: Path, after: Json, warnings: list[str], reasons: Reasons) -> None:
     (case / "expected.yaml").write_text(dump(without_programs(after)))
-    for name, lines in (("warnings.txt", warnings), ("reasons.txt", shown(why))):
+    for name, lines in (("warnings.txt", warnings), ("reasons.txt", shown(reasons))):
         if lines:
             (case / name).write_text("".join(f"{line}\n" for line in lines))
         else:
@@ -136,19 +136,19 @@ def write(case: Path, after: Json, warnings: list[str], why: Reasons) -> None:
 
 
 def assert_every_field_that_is_added_has_its_reason(
-    policy: Mutator[Any], obj: Json, after: Json, why: Reasons
+    policy: Mutator[Any], obj: Json, after: Json, reasons: Reasons
 ) -> None:
     fields = [
         field
         for operation in diff(obj, after)
         for field in places(Change(policy.id, Mode.ENFORCE, [operation], obj))
     ]
-    reasons = [each.path for each in why]
-    without = [field for field in fields if not any(overlap(field, reason) for reason in reasons)]
+    explained = [each.path for each in reasons]
+    without = [field for field in fields if not any(overlap(field, reason) for reason in explained)]
     assert without == [], "added without a reason"
-    idle = [reason for reason in reasons if not any(overlap(field, reason) for field in fields)]
+    idle = [reason for reason in explained if not any(overlap(field, reason) for field in fields)]
     assert idle == [], "reasons for what is not added"
-    for each in why:
+    for each in reasons:
         assert each.policy == policy.id
         assert not each.setting or each.setting in policy.settings.__struct_encode_fields__
 

@@ -30,7 +30,7 @@ class Change:
     before: Json
     template: str = ""
     """Field path of the projected pod template; empty for the object itself."""
-    why: Reasons = field(default=NO_REASONS, compare=False, repr=False)
+    reasons: Reasons = field(default=NO_REASONS, compare=False, repr=False)
     """The reason for each field."""
     known: frozenset[tuple[str, str]] = frozenset()
     """Path and text of the reasons that the object had before an update."""

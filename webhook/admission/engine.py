@@ -61,7 +61,7 @@ def mutate(review: Review) -> Decision:
     results, notes = most_important(folded.results, folded.notes)
     final = folded.object
     if review.kind == POD and config.webhook.changes.annotation and final is not obj:
-        added = [each.why for each in folded.changes if each.mode is Mode.ENFORCE]
+        added = [each.reasons for each in folded.changes if each.mode is Mode.ENFORCE]
         final = annotated(final, added, config.digest)
     return Decision(
         final,

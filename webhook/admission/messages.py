@@ -64,9 +64,9 @@ def listed_changes(changes: Iterable[Change]) -> Iterator[Change]:
 
 def warning_line(change: Change) -> str:
     """The new additions of a policy and the first reason; empty if there are none."""
-    reasons = [reason for reason in change.why.local() if reason.path]
+    reasons = [reason for reason in change.reasons.local() if reason.path]
     if change.known:
-        reasons = [each for each in change.why if (each.path, each.why) not in change.known]
+        reasons = [each for each in change.reasons if (each.path, each.why) not in change.known]
         if not reasons:
             return ""
     fields = dict.fromkeys(_leaf(reason.path) for reason in reasons)

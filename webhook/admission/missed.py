@@ -126,7 +126,7 @@ def _mutated(pod: Json, config: Config, cluster: Cluster) -> tuple[Json, Fields]
     fields: dict[str, tuple[str, ...]] = {}
     for change in decision.changes:
         if change.mode is Mode.ENFORCE and change.patch:
-            paths = tuple(path for path, _ in change.why.fields())
+            paths = tuple(path for path, _ in change.reasons.fields())
             fields[change.mutator] = fields.get(change.mutator, ()) + paths
     return decision.object, fields
 

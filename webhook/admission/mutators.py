@@ -51,15 +51,15 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
             continue
         settings = facts.settings(mutator.settings)
         try:
-            why = Reasons(mutator.id)
-            after = mutator.mutate(current, settings, facts, why)
+            reasons = Reasons(mutator.id)
+            after = mutator.mutate(current, settings, facts, reasons)
             patch = diff(current, after) if after is not current else ()
             advice = list(mutator.advise(after, settings, facts)) if mutator.advise else []
         except Exception as error:
             crashes.append(crash_from(mutator.id, error))
             continue
         if patch:
-            changes.append(Change(mutator.id, mode, patch, current, why=why))
+            changes.append(Change(mutator.id, mode, patch, current, reasons=reasons))
             current = after if mode is Mode.ENFORCE else current
         if advice:
             results += [

@@ -80,7 +80,9 @@ def _folded(pod: Json, context: Context) -> Decision:
 def _at(template: PodTemplate, folded: Decision) -> list[Change]:
     """The changes of a pod, with their paths in the workload."""
     return [
-        dataclasses.replace(change, template=template.path, why=change.why.placed(template.path_in_object))
+        dataclasses.replace(
+            change, template=template.path, reasons=change.reasons.placed(template.path_in_object)
+        )
         for change in folded.changes
     ]
 

@@ -93,7 +93,7 @@ def known_changes(
         former = changes
     else:
         former = old.projection.changes if old.projection is not None else ()
-    reasons = {(change.mutator, change.template, change.mode): change.why for change in former}
+    reasons = {(change.mutator, change.template, change.mode): change.reasons for change in former}
     return tuple(
         dataclasses.replace(
             change,

@@ -177,7 +177,7 @@ class Reviewed(Struct, frozen=True):
     @property
     def reasons(self) -> list[tuple[Mode, Reason]]:
         """Why each field is or would be added, in order, with the policy's mode."""
-        return [(change.mode, reason) for change in self.changes for reason in change.why]
+        return [(change.mode, reason) for change in self.changes for reason in change.reasons]
 
 
 def review_documents(

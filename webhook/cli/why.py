@@ -212,7 +212,7 @@ def _pod(pod: Json, owners: Sequence[Json], config: Config, cluster: Cluster) ->
     }
     written = {**made, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
     decision = decide(Review(Document("", None, written).request(), config, cluster))
-    derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
+    derived = [(change.mode, reason) for change in decision.changes for reason in change.reasons]
     top = owners[-1] if owners else pod
     above = next(iter(pod_templates(top, config.workloads)), None) if owners else None
     return WhyAnswer(
@@ -259,7 +259,7 @@ def _workload(document: Document, config: Config, cluster: Cluster, template: Po
         written = _as_written(obj)
     namespace = document.namespace or "default"
     decision = decide(Review(replace(document, obj=written).request(), config, cluster))
-    derived = [(change.mode, reason) for change in decision.changes for reason in change.why]
+    derived = [(change.mode, reason) for change in decision.changes for reason in change.reasons]
     final = decision.object if decision.projected is None else decision.projected
     if document.runs:  # a running object keeps its own values of these fields
         kept = {name: value for name, value in mapping(obj, "spec").items() if name in OF_JOB}

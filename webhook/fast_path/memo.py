@@ -275,7 +275,7 @@ def summary(decision: Decision) -> Decision:
     return Decision(
         {},
         changes=tuple(
-            dataclasses.replace(change, patch=(), before={}, why=NO_REASONS, known=frozenset())
+            dataclasses.replace(change, patch=(), before={}, reasons=NO_REASONS, known=frozenset())
             for change in decision.changes
         ),
         results=tuple(replace(result, finding=_NO_TEXT) for result in decision.results),

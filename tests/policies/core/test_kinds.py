@@ -348,7 +348,7 @@ def test_a_volume_that_the_operator_mounts_keeps_the_download(storage: Json, cla
     assert names == ([] if claim is None else [claim])
     variables = [(each.name, each.value) for each in template.containers()[0].typed.env]
     assert variables == ([] if claim is None else [("NIM_CACHE_PATH", "/model-store")])
-    why = str([reason.why for change in decided(obj).changes for reason in change.why])
+    why = str([reason.why for change in decided(obj).changes for reason in change.reasons])
     assert ("no volume keeps the download" in why) is (claim is None)
 
 

@@ -44,12 +44,12 @@ class Seen(Settings):
     """Key `seen.yaml`."""
 
 
-def label(pod: Json, settings: Label, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def label(pod: Json, settings: Label, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     path = ("metadata", "labels", "chassis")
     return pod if dig(pod, *path) is not None else replaced(pod, path, settings.value)
 
 
-def seen(pod: Json, settings: Seen, facts: Facts, why: Reasons = NO_REASONS) -> Json:
+def seen(pod: Json, settings: Seen, facts: Facts, reasons: Reasons = NO_REASONS) -> Json:
     if text(pod, "metadata", "labels", "crash"):
         raise RuntimeError("toy")
     done = text(pod, "metadata", "annotations", "seen")

@@ -67,11 +67,11 @@ def test_the_words_of_a_change_depend_on_its_mode(mode: Mode, template: str, sai
     assert answer.describe(Change("p", mode, [add("/spec/tolerations", [])], POD, template)) == said
 
 
-def changed(*reasons: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) -> Change:
-    why = Reasons("p")
-    for path, words in reasons:
-        why.give(path, words)
-    return Change("p", mode, [add("/spec/tolerations", [])], POD, why=why, **other)
+def changed(*given: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) -> Change:
+    reasons = Reasons("p")
+    for path, words in given:
+        reasons.give(path, words)
+    return Change("p", mode, [add("/spec/tolerations", [])], POD, reasons=reasons, **other)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
             assert not rows
             continue
         reasons = " ".join(why for _, _, why in rows)
-        for reason in (each for change in review.decision.changes for each in change.why):
+        for reason in (each for change in review.decision.changes for each in change.reasons):
             assert f"{reason.policy}: {reason.why}" in reasons, (review.title, reason)
 
 

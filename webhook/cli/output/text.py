@@ -214,7 +214,7 @@ def _totals(heading: str, counts: Mapping[str, Counter[Outcome]]) -> Iterator[Li
 def change_lines(review: Reviewed) -> Iterator[Line]:
     """The fields that the policies add, each with its reason."""
     for change in messages.listed_changes(review.changes):
-        reasons = list(change.why.local())
+        reasons = list(change.reasons.local())
         if not reasons:
             yield from _wrapped("+ ", messages.describe(change), "cyan")
             continue

@@ -146,7 +146,7 @@ def _diff(review: Reviewed) -> list[list[str]]:
         lines = final.lines(steps_of(operation["path"]))
         added.update(dict.fromkeys(range(lines.first, lines.last + 1), ""))
     for change in review.decision.changes:
-        for reason in change.why if change.mode is Mode.ENFORCE else ():
+        for reason in change.reasons if change.mode is Mode.ENFORCE else ():
             first = final.lines(named({}, reason.path)).first
             if first in added:
                 before = f"{added[first]}; " if added[first] else ""
