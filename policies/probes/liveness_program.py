@@ -228,6 +228,8 @@ def _why_not(server: Server, progress: Progress) -> str:
     for flag, value in _in_use(server, progress.unless_flags):
         if not _is_harmless(value, progress.harmless_values.get(flag, {})):
             return f"this wasn't tried with {flag}"
+    if flag := next((flag for flag in progress.page_unless_flags if server.has_option(flag)), ""):
+        return f"it has no page of metrics with {flag}"
     if name := next((name for name in progress.unless_env if server.has_variable(name)), None):
         return f"this wasn't tried with {name} set"
     preset = server.preset

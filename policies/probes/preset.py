@@ -156,6 +156,7 @@ class Progress(Model):
     page_port: int = Field(0, ge=0, le=65535, description="the port of the page; 0: the server's")
     page_port_flags: tuple[str, ...] = Field((), description="flags that set the port of the page")
     page_port_env: tuple[str, ...] = Field((), description="variables that set the port of the page")
+    page_unless_flags: tuple[str, ...] = Field((), description="flags with which there is no page")
     metrics: ProgressMetrics = Field(default_factory=ProgressMetrics, description="what the page shows")
     ignored_labels: tuple[str, ...] = Field(
         (), description='labels of samples that do not count, such as `endpoint="/livez"`, or their beginning'
