@@ -59,6 +59,8 @@ def pod_templates(
     if not workload.accepts_all(obj):
         graphs = Graphs(obj) if kind == SELDON_DEPLOYMENT else None
         found = tuple(_with_given_fields(each, graphs) for each in found)
+    if workload.variables:
+        found = tuple(_with_variables(each, workload.variables) for each in found)
     if workload.completed_by is CompletedBy.SERVING_RUNTIME:
         found = tuple(_with_own_readiness(obj, each) for each in found)
     return found
@@ -122,6 +124,18 @@ def _with_given_fields(template: PodTemplate, graphs: Graphs | None) -> PodTempl
         given = gives if graphs is None or predictor is None else graphs.given_to(predictor, container)
         unset = {key: value for key, value in given.items() if container.spec.get(key) is None}
         pod = with_container(pod, container, {**container.spec, **unset}) if unset else pod
+    return template if pod is template.pod else replace(template, view=PodView(pod))
+
+
+def _with_variables(template: PodTemplate, variables: Mapping[str, Mapping[str, str]]) -> PodTemplate:
+    """The template with the variables that its operator sets. They follow the others, whose places stay."""
+    pod, given = template.pod, variables.get(template.path.rpartition(".")[2], {})
+    for container in template.containers() if given else ():
+        env = container.spec.get("env") or []
+        named = {text(each, "name") for each in maps(container.spec, "env")}
+        added = [{"name": name, "value": value} for name, value in given.items() if name not in named]
+        if added and isinstance(env, list):
+            pod = with_container(pod, container, {**container.spec, "env": [*env, *added]})
     return template if pod is template.pod else replace(template, view=PodView(pod))
 
 

@@ -283,6 +283,11 @@ class Workload(Model):
     gives: dict[str, Json] = Field(
         default_factory=dict, description="fields that the operator gives to each main container of the pods"
     )
+    variables: Mapping[str, Mapping[str, str]] = Field(
+        default_factory=dict,
+        description="variables that the operator sets in the containers of the pods that lack them, by the "
+        "last name in the path of their template",
+    )
     refuses: tuple[str, ...] = Field(
         (),
         description="fields of a pod that the kind's API refuses in the workload unless a feature is on; "

@@ -359,6 +359,34 @@ def test_a_variable_of_the_author_is_not_replaced() -> None:
     assert template.containers()[0].spec["volumeMounts"][0]["mountPath"] == "/model-store"
 
 
+def sglang(env: Any, *templates: str) -> Json:
+    """A group of one SGLang on two nodes."""
+    command = ["python3", "-m", "sglang.launch_server", "--nnodes=2", "--node-rank", "$(LWS_WORKER_INDEX)"]
+    words = [*command, "--host=0.0.0.0", "--port=40000", "--model-path=/models/m"]
+    container = {"name": "sglang", "image": "lmsysorg/sglang:v0.5.3", "command": words, "env": env}
+    group = {each: {"spec": {"containers": [container]}} for each in templates}
+    return manifest("LeaderWorkerSet", "group", {"leaderWorkerTemplate": {"size": 2, **group}})
+
+
+@pytest.mark.parametrize(
+    ("env", "templates", "probed"),
+    [
+        ([], ("leaderTemplate", "workerTemplate"), ["leaderTemplate"]),
+        ([], ("workerTemplate",), []),
+        ([{"name": "LWS_WORKER_INDEX", "value": "1"}], ("leaderTemplate", "workerTemplate"), []),
+        ({"LWS_WORKER_INDEX": "0"}, ("leaderTemplate", "workerTemplate"), []),
+    ],
+    ids=["leader-and-worker", "one-template", "own-rank", "wrong-type"],
+)
+def test_the_leader_of_a_group_has_the_variables_of_its_operator(
+    env: Any, templates: tuple[str, ...], probed: list[str]
+) -> None:
+    changes = decided(sglang(env, *templates)).changes
+    found = [each.template.rpartition(".")[2] for each in changes if "Probe" in str(each.patch)]
+    assert found == probed
+    assert "LWS_WORKER_INDEX" not in str([each.patch for each in changes]), "the operator sets it"
+
+
 def test_rules_take_every_template_of_every_kind() -> None:
     """None raises on a pod that is put together from fields."""
     for workload in known_workloads():
