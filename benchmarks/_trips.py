@@ -6,7 +6,7 @@ The figures depend on the code and the review only, so that they show the price 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import cast
 
@@ -37,11 +37,11 @@ def trips() -> Iterator[tuple[str, str, Trip]]:
                 yield image, endpoint, asyncio.run(_counted(reviews, endpoint, image))
 
 
-def rows() -> str:
+def rows(ways: Iterable[tuple[str, str, Trip]]) -> str:
     """The counts as rows of a Markdown table."""
     return "\n".join(
         f"| /{endpoint}, {image} | {len(way.calls)} | {sum(way.calls.values()):,} | {way.changes} |"
-        for image, endpoint, way in trips()
+        for image, endpoint, way in ways
     )
 
 
@@ -66,6 +66,7 @@ def _reviews(known: Cluster) -> Reviews:
 
 
 if __name__ == "__main__":
-    for _, _, way in trips():
+    found = list(trips())  # once: the pods of a second time would not be new
+    for _, _, way in found:
         print(way.table(12), end="\n\n")
-    print(rows())
+    print(rows(found))

@@ -207,7 +207,7 @@ def main() -> None:
         "against_go",
         rows="\n".join(_row(scenario, costs[scenario.name]) for scenario in SCENARIOS),
         latencies="\n".join(latencies),
-        counts=_trips.rows(),
+        counts=_trips.rows(_trips.trips()),
         rounds=ROUNDS,
         reviews=REVIEWS,
     )
