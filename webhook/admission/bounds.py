@@ -9,7 +9,6 @@ every machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import repeat
 from typing import Any, Final
 
 from msgspec import Struct
@@ -56,8 +55,6 @@ _ELEMENTS: Final[Mapping[str, int]] = {
 }
 """Steps of mutators and rules for each element of these fields, in addition to its own fields."""
 _UNREAD: Final = frozenset({"managedFields", "status"})
-_NO_KEYS: Final = repeat("")
-"""For the elements of a list."""
 
 
 class Bounds(Struct, frozen=True):
@@ -133,7 +130,10 @@ def _measured(obj: Json, budget: StepBudget) -> str:
         cost += _FIELD * len(node)
         if cost > most:
             break
-        for key, value in node.items() if type(node) is dict else zip(_NO_KEYS, node, strict=False):
+        if type(node) is list:
+            found += [value for value in node if type(value) is dict or type(value) is list]
+            continue
+        for key, value in node.items():
             if len(key) > MAX_KEY_LENGTH:
                 return f"the name of a field is longer than {MAX_KEY_LENGTH} characters"
             if (type(value) is dict or type(value) is list) and key not in _UNREAD:
