@@ -39,7 +39,7 @@ class Profile(StrEnum):
 class Certainty(Enum):
     """The certainty of a finding; it limits the mode."""
 
-    CERTAIN = "sure"
+    CERTAIN = "certain"
     """The rule's mode applies."""
     LIKELY = "likely"
     """The rule's mode for likely findings applies."""

@@ -88,7 +88,7 @@ def test_text_names_each_dependency_with_its_place(graph: Chassis, manifests: st
     ) in text
     assert "PodDisruptionBudget default/web\n  limits disruptions of Deployment default/web" in text
     assert (
-        "cycle (sure): Deployment default/gateway -> Deployment default/model -> Deployment default/gateway"
+        "cycle (certain): Deployment default/gateway -> Deployment default/model -> Deployment default/gateway"
     ) in text
     assert text.endswith("3 workloads, 7 dependencies, 1 cycle\n")
 
@@ -202,7 +202,7 @@ def test_json_has_every_node_and_edge(graph: Chassis, manifests: str) -> None:
     ids = {node["id"] for node in found["nodes"]}
     assert {edge["source"] for edge in found["edges"]} | {edge["target"] for edge in found["edges"]} <= ids
     members = ["default/Deployment/gateway", "default/Deployment/model"]
-    assert found["cycles"] == [{"certainty": "sure", "members": members, "limitSeconds": None}]
+    assert found["cycles"] == [{"certainty": "certain", "members": members, "limitSeconds": None}]
     failure = {"of": "default/Service/model", "restarted": ["default/Deployment/web"], "podsRestarted": 3}
     failure |= {"notReady": [], "afterSeconds": {"default/Deployment/web": 30}}
     assert found["failures"] == [failure]
