@@ -66,7 +66,12 @@ async def run(where: Path, kills: int, seed: int) -> Report:
         await asyncio.to_thread(sidecar.start)
         began = asyncio.get_running_loop().time()
         expected = {name: _whole(name, version) for name, version in wanted.items()}
-        await until(lambda: server.serving == expected and sidecar.on_disk() == expected, 60, str(wanted))
+        # Also without work to do, the process must have started: before, SIGTERM ends it as any other.
+        await until(
+            lambda: server.serving == expected and sidecar.on_disk() == expected and sidecar.answers(),
+            60,
+            str(wanted),
+        )
         seconds = asyncio.get_running_loop().time() - began
         check_disk(sidecar.model_dir)
         assert server.overlaps == 0

@@ -78,11 +78,18 @@ class Sidecar:
 
     def models(self) -> dict[str, dict[str, Any]]:
         """The entries of /v1/models by name; empty without an answer."""
+        return {entry["name"]: entry for entry in self._listed() or ()}
+
+    def answers(self) -> bool:
+        """Whether it has started: its port is open."""
+        return self._listed() is not None
+
+    def _listed(self) -> list[dict[str, Any]] | None:
         try:
-            document = json.loads(self.get("/v1/models")[1])
+            models: list[dict[str, Any]] = json.loads(self.get("/v1/models")[1])["models"]
         except (URLError, ConnectionError, TimeoutError):
-            return {}
-        return {entry["name"]: entry for entry in document["models"]}
+            return None
+        return models
 
     def states(self) -> dict[str, str]:
         return {name: entry["state"] for name, entry in self.models().items()}
