@@ -7,7 +7,7 @@
 | which containers a pod has | `pods` |
 | which nodes a pod admits (selector, affinity, tolerations) | `scheduling` |
 | whether Karpenter can create a node for a pod | `node_pools` |
-| how texts are parsed | `quantities`, `images`, `names` |
+| how texts are parsed | `quantities`, `images`, `names`; YAML and JSON: `yaml_text` |
 | how user text is printed | `printable` |
 | what is computed once | `cache` |
 

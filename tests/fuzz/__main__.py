@@ -20,7 +20,7 @@ INSTRUMENTED = (
     "policies",
     "puller.model_config",
     "webhook.config",
-    "webhook.manifests.yaml_text",
+    "policies.kube.yaml_text",
     "webhook.admission",
 )
 

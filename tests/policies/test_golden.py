@@ -26,6 +26,7 @@ from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, mapping, maps, replaced
 from policies.kube.pods import Role, containers
+from policies.kube.yaml_text import load_all
 from policies.probes.liveness_program import program
 from webhook.admission.decision import Change
 from webhook.admission.json_patch import diff, same
@@ -33,7 +34,6 @@ from webhook.admission.messages import places
 from webhook.cli.output.yaml import dump
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
-from webhook.manifests.yaml_text import load_all
 
 HERE = Path(__file__).parent
 CASES = sorted(

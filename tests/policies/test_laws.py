@@ -18,10 +18,10 @@ from policies.core.pod_templates import pod_templates
 from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, replaced
+from policies.kube.yaml_text import load_all
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.json_patch import same
 from webhook.cli.output.yaml import dump
-from webhook.manifests.yaml_text import load_all
 
 TABLE = workloads_by_kind()
 

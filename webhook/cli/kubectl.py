@@ -18,9 +18,9 @@ from policies.kube.field_paths import Steps
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import annotations_of
+from policies.kube.yaml_text import BadDocument, load_policy
 from webhook.config.config_maps import OVERRIDE_NAME
 from webhook.config.location import CONFIG_MAP, config_map
-from webhook.manifests.yaml_text import BadDocument, load_policy
 
 _MAX_VALUE_LENGTH: Final = 200
 """Characters of a setting's value in a command; a longer value is for an editor."""

@@ -19,8 +19,8 @@ import yaml
 from policies.core.annotations import POLICY_LABEL
 from policies.kube.json import Json, dig, text
 from policies.kube.metadata import labels_of
+from policies.kube.yaml_text import load_all
 from webhook.errors import UserError
-from webhook.manifests.yaml_text import load_all
 
 NAMESPACE: Final = "mlchassis-system"
 """The namespace in the manifests."""

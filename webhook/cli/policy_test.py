@@ -24,6 +24,7 @@ from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
 from policies.kube.names import plural
 from policies.kube.printable import printable
+from policies.kube.yaml_text import BadDocument, load_all
 from webhook.admission.configuration import Config, Problem
 from webhook.admission.json_patch import same
 from webhook.cli import flags
@@ -37,7 +38,6 @@ from webhook.config.location import CONFIG_MAP
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, read
-from webhook.manifests.yaml_text import BadDocument, load_all
 
 FILE: Final = "chassis-test.yaml"
 """The name of the files with tests in a directory."""

@@ -15,7 +15,7 @@ from typing import Final
 import yaml
 
 from policies.kube.json import Json, texts
-from webhook.manifests.yaml_text import BadDocument, load_policy
+from policies.kube.yaml_text import BadDocument, load_policy
 
 OVERRIDE_NAME: Final = "mlchassis-override"
 """The name of the ConfigMap, in the namespace of the policy."""

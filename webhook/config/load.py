@@ -1,6 +1,6 @@
 """Converts a policy, the files or the keys of a ConfigMap, to a `Config`, or errors with paths. No I/O.
 
-`webhook.manifests.yaml_text` reads the YAML itself, and its errors have lines.
+`policies.kube.yaml_text` reads the YAML itself, and its errors have lines.
 
 A valid policy must stay valid after an upgrade: settings and rules of earlier releases are removed before
 validation, and one sentence reports each.
@@ -23,6 +23,7 @@ from policies.core.contracts import Rule
 from policies.core.settings import MAX_PROBLEMS, Invalid, Model, Settings, default_settings
 from policies.kube.json import Json
 from policies.kube.names import did_you_mean
+from policies.kube.yaml_text import BadDocument, load_policy
 from webhook.admission.configuration import (
     Config,
     Override,
@@ -34,7 +35,6 @@ from webhook.admission.configuration import (
 )
 from webhook.config.policy_config_invalid import policy_config_invalid
 from webhook.errors import UserError
-from webhook.manifests.yaml_text import BadDocument, load_policy
 
 LARGEST = 256 * 1024
 """Characters of a policy. Real ones have a hundredth of it. Parsing 1 MiB, the size of a full ConfigMap,

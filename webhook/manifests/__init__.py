@@ -2,7 +2,6 @@
 
 | question | module |
 |---|---|
-| how YAML and JSON become plain values | `yaml_text` |
 | which files are read | `files` |
 | which directories kustomize or Helm must build first | `rendered` |
 | which objects patches of kustomizations change | `patches` |

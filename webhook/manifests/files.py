@@ -18,12 +18,12 @@ from policies.kube.group_kinds import (
     kind_of,
 )
 from policies.kube.json import Json, text
+from policies.kube.yaml_text import BadDocument, as_documents, load_all
 from policies.probes.observed import OBSERVED
 from webhook.admission.envelope import Request
 from webhook.errors import UserError
 from webhook.manifests.positions import Lines, Origin
 from webhook.manifests.rendered import CHART, KUSTOMIZATIONS, MOST_BUILDS, RenderedSource, sources
-from webhook.manifests.yaml_text import BadDocument, as_documents, load_all
 
 _MOST_NAMED: Final = 3
 """Results that one sentence names."""

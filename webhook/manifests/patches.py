@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.yaml_text import BadDocument, load_all
 from webhook.manifests.rendered import KUSTOMIZATIONS, at, loaded, visible
-from webhook.manifests.yaml_text import BadDocument, load_all
 
 _CONTAINERS: Final = "containers"
 """In the text of a patch that changes containers, also in the paths of a JSON patch."""

@@ -11,7 +11,7 @@ import yaml
 from msgspec import Struct
 
 from policies.kube.quantities import whole_number
-from webhook.manifests.yaml_text import Parser
+from policies.kube.yaml_text import Parser
 
 
 class Lines(NamedTuple):

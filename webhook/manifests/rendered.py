@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.names import shortened
+from policies.kube.yaml_text import BadDocument, load_all
 from webhook.errors import UserError
 from webhook.manifests.api_fields import newest_kubernetes
-from webhook.manifests.yaml_text import BadDocument, load_all
 
 KUSTOMIZATIONS: Final = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 CHART: Final = "Chart.yaml"

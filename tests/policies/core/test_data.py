@@ -19,9 +19,9 @@ from policies.core.pydantic_models import validated
 from policies.core.settings import S
 from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import KUBEFLOW_JOBS
+from policies.kube.yaml_text import load_policy
 from policies.probes.preset import Preset, known_presets
 from webhook.config.load import rules
-from webhook.manifests.yaml_text import load_policy
 
 ROOT = Path(__file__).parents[3]
 OPENED = (

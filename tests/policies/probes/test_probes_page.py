@@ -11,11 +11,11 @@ import pytest
 from policies.core.data import parsed
 from policies.core.facts import Facts
 from policies.kube.pods import containers
+from policies.kube.yaml_text import load_all
 from policies.probes.preset import Older, Preset, Protocol, known_presets
 from policies.probes.recognition import release
 from policies.probes.serving import recognised
 from tests.tables import table
-from webhook.manifests.yaml_text import load_all
 
 PAGE = Path(__file__).parents[3] / "docs" / "probes.md"
 PRESETS = known_presets()

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from policies.kube.json import Json, mapping, maps, text
+from policies.kube.yaml_text import load_all
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import GivenName, Naming, Refused, WorkerGroup
 from policies.worker_names.worker_names_settings import WorkerNames
@@ -30,7 +31,6 @@ from policies.worker_names.workers import (
 from tests.tables import table
 from tests.webhook.worker_names.setting import worker as ray_worker
 from webhook.config.load import load
-from webhook.manifests.yaml_text import load_all
 
 CASES = sorted(path.parent for path in (Path(__file__).parent / "worker-names").glob("*/given.yaml"))
 

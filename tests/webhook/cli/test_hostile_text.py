@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from policies.kube.json import Json
 from policies.kube.printable import printable_lines
+from policies.kube.yaml_text import load_all
 from tests.manifests import manifest as built
 from tests.webhook.cli.scanned import Chassis
 from webhook.cli.output.yaml import dump, dump_flow
-from webhook.manifests.yaml_text import load_all
 
 _TEXT = st.text(
     st.one_of(

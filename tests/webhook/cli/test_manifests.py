@@ -20,6 +20,7 @@ from policies.core.resources import resource_kinds
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from policies.kube.yaml_text import load_all
 from tests.e2e.binaries import binary
 from tests.webhook.cli.scanned import Chassis
 from webhook.admission.configuration import Namespaces
@@ -30,7 +31,6 @@ from webhook.cli.output.policyreport import APIS
 from webhook.config.load import load
 from webhook.errors import UserError
 from webhook.kube.own_pod import own_namespace
-from webhook.manifests.yaml_text import load_all
 from webhook.server import pki
 from webhook.server import server_flags as serve
 

@@ -33,6 +33,7 @@ from policies.core.target import Target
 from policies.kube.group_kinds import POD, GroupKind, kind_of
 from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.names import listed
+from policies.kube.yaml_text import BadDocument, load_all
 from webhook.admission import engine
 from webhook.admission.answer import Answer
 from webhook.admission.answer_encoding import prepared, render
@@ -46,7 +47,6 @@ from webhook.admission.review import Review
 from webhook.config.load import load
 from webhook.fast_path.memo import DEFAULT_BYTES, Memo, summary
 from webhook.kube.caches import ClusterCache
-from webhook.manifests.yaml_text import BadDocument, load_all
 
 TESTS = Path(__file__).parents[2]
 DECIDE = {"mutate": engine.mutate, "validate": engine.validate}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from policies.kube.yaml_text import load_all
 from webhook.manifests.files import parse
-from webhook.manifests.yaml_text import load_all
 
 AGAIN = """\
 apiVersion: v1

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
+from policies.kube.yaml_text import load_all
 from tests import forked
 from tests.forked import Forked
 from tests.hanging import HANGING
@@ -37,7 +38,6 @@ from webhook.admission.decision import Crash
 from webhook.admission.envelope import Request
 from webhook.cli import main as cli
 from webhook.errors import UserError
-from webhook.manifests.yaml_text import load_all
 from webhook.server import admission_server as server
 from webhook.server import pki, tls_reload
 from webhook.server import server_flags as serve

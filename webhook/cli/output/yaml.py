@@ -9,8 +9,8 @@ import yaml
 
 from policies.kube.json import Json
 from policies.kube.printable import printable, printable_lines
+from policies.kube.yaml_text import NUMBERS
 from webhook.cli.reviewed import Reviewed, Subject
-from webhook.manifests.yaml_text import NUMBERS
 
 
 def pieces(reviews: Iterable[Reviewed], _: Subject) -> Iterator[str]:

@@ -10,10 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.calls import calls
-from tests.tables import table
-from webhook.cli.output.yaml import dump
-from webhook.manifests.yaml_text import (
+from policies.kube.yaml_text import (
     MANIFESTS,
     POLICIES,
     BadDocument,
@@ -22,6 +19,9 @@ from webhook.manifests.yaml_text import (
     load_all,
     load_policy,
 )
+from tests.calls import calls
+from tests.tables import table
+from webhook.cli.output.yaml import dump
 
 ROOT = Path(__file__).parents[3]
 
