@@ -42,6 +42,9 @@ class Unread(Struct, frozen=True):
         return f"{self.path}: {self.why}" if self.path else self.why
 
 
+NO_TEMPLATE: Final = Unread("", "no pod template was found")
+
+
 class Coverage(Struct, frozen=True):
     """The read and unread parts of one object."""
 
@@ -107,7 +110,7 @@ def coverage(
         unread = _unread(obj, "", workload, workloads, MAX_EMBEDDED)
         missing += [each for each in unread if each.path not in completed]
         if not read and not missing:
-            missing.append(Unread("", "no pod template was found"))
+            missing.append(NO_TEMPLATE)
         return _of(kind, read, missing)
     if has_no_pods(kind):
         return Coverage(kind, Reading.NO_PODS)

@@ -180,6 +180,28 @@ class Naming(Model):
     source: str = Field(description="where this was read")
 
 
+class Applied(Model):
+    """Whole objects in an object, which its controller applies as they are."""
+
+    at: str = Field(description="path of the map, or of each map, that has the objects")
+    object: str = Field(description="path of the object, or of each, relative to that map")
+    as_text: bool = Field(
+        False, description="whether a text contains it, as YAML with placeholders `{{...}}`"
+    )
+    when: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="fields of the map with the values with which it is applied"
+    )
+    unless: tuple[str, ...] = Field(
+        (), description="fields of the map with which it is only a part of the object, or changed before"
+    )
+    elsewhere: bool = Field(
+        False, description="whether it is applied to another cluster, of which nothing is known"
+    )
+    without: tuple[str, ...] = Field(
+        (), description="ids of rules whose hazards the controller prevents, or that judge the outer object"
+    )
+
+
 class Workload(Model):
     """The pod templates of a kind, and the properties of its pods."""
 
@@ -216,6 +238,11 @@ class Workload(Model):
     )
     objects: tuple[str, ...] = Field(
         (), description="paths of whole objects, such as a Job, that are read as their own kind is"
+    )
+    applied: tuple[Applied, ...] = Field(
+        (),
+        description="whole objects that its controller applies, judged by the rules of their kinds; findings "
+        "in them are never refused",
     )
     claims: tuple[ClaimUri, ...] = Field(
         (), description="claims that the operator mounts because a URI names them, next to those in volumes"

@@ -151,6 +151,8 @@ class Dialect(Struct, frozen=True):
 
 MANIFESTS: Final = Dialect.of(_PLAIN_BOOLEAN, "yYnNtTfFoO", aliases=True)
 """YAML 1.1 as the Kubernetes tools read it: `yes` and `off` are booleans, dates are text."""
+EMBEDDED: Final = Dialect.of(_PLAIN_BOOLEAN, "yYnNtTfFoO", aliases=False)
+"""The same for texts in objects: aliases are errors, so that the values are no more than the characters."""
 POLICIES: Final = Dialect.of(_TRUE_FALSE, "tf", aliases=False)
 """The dialect of policies: only `true` and `false` are booleans, and aliases are errors."""
 

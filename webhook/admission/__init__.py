@@ -10,6 +10,7 @@
 | which modes and settings an object gets, by overrides for namespaces and labels | `configuration` |
 | which mutators run, and how workloads' pods will look | `mutators`, `projection` |
 | which rules run, and what they found | `rules` |
+| what is wrong with the objects that its controller applies | `applied` |
 | which findings are exempted | `exemptions` |
 | what an update may be refused for | `ratcheting` |
 | whether a controller sent the request: its replacements are never refused | `controllers` |

@@ -9,6 +9,7 @@ The steps of a review in their order; the table of the package has all modules:
 | which fields are added? (`mutate`) | `mutators`, `changed_annotation`, `json_patch` |
 | how will a workload's pods look? (`validate`) | `projection` |
 | what is wrong with them, and who has exempted it? | `rules`, `exemptions` |
+| what is wrong with the objects that its controller applies? | `applied` |
 | what was there before, or must not be refused? | `ratcheting`, `controllers` |
 | the answer | `decision`, from which `messages` and `answer_encoding` make texts and bytes |
 """
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from policies.core.finding import Mode
 from policies.kube.group_kinds import POD
+from webhook.admission.applied import applied_results
 from webhook.admission.changed_annotation import annotated
 from webhook.admission.decision import Decision, most_important
 from webhook.admission.json_patch import diff
@@ -89,6 +91,11 @@ def validate(review: Review) -> Decision:
     judged = judge(projection, review)
     old = OldObject.of(review)
     results, crashes = ratchet(judged.results, judged.crashes, review, projection.target, old)
+    workload = config.workloads.get(review.kind)
+    if workload is not None and workload.applied and not review.owned:
+        applied = applied_results(review, workload, results)
+        results = (*results, *applied.results)
+        decision = replace(decision, coverage=applied.coverage(covered))
     kept, notes = most_important(
         (*results, *projection.advice_beyond(results)),
         (*bounds.left_out, *notes_about_annotations(projection.target, judged.exemptions)),

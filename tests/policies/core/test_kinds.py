@@ -108,7 +108,7 @@ def test_a_field_of_the_kind_s_own_is_read_where_it_is() -> None:
 
 
 def test_the_table_names_its_sources() -> None:
-    paths = {"templates", "specs", "containers", "composed", "overrides", "objects", "unread"}
+    paths = {"templates", "specs", "containers", "composed", "overrides", "objects", "applied", "unread"}
     for workload in known_workloads():
         assert workload.source, workload.gk
         assert workload.versions, workload.gk

@@ -1,0 +1,148 @@
+"""The findings in objects that the reviewed object's controller applies: they warn at most.
+
+Such an object is judged as if it were applied now. Where the outer object's pods are read in it, as in an
+AppWrapper, only the rules judge it that do not judge the outer object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from policies.commands import BudgetSpent
+from policies.core import registry
+from policies.core.applied import AppliedObject, applied_objects
+from policies.core.contracts import Rule
+from policies.core.coverage import NO_TEMPLATE, Coverage, Reading, Unread, has_no_pods
+from policies.core.facts import Cluster, NoCluster, WholeObjects
+from policies.core.finding import Finding, Mode
+from policies.core.workloads import Workload
+from policies.kube.group_kinds import GroupKind, kind_of
+from policies.kube.json import Json, text
+from policies.kube.metadata import annotations_of
+from webhook.admission.bounds import Bounds, bounded
+from webhook.admission.decision import Result, with_short_texts
+from webhook.admission.exemptions import Exemptions, may_exempt
+from webhook.admission.projection import project
+from webhook.admission.review import Context, Review
+from webhook.admission.rules import findings
+
+_UNKNOWN_VALUES: Final = "its placeholders have values that nobody knows yet"
+
+
+class AppliedResults(Struct, frozen=True):
+    """The results about applied objects."""
+
+    results: tuple[Result, ...] = ()
+    read: Mapping[str, str] = {}
+    """The field paths of the objects that were read, each with what of it was not, or an empty text."""
+
+    def coverage(self, known: Coverage) -> Coverage:
+        """The coverage of the outer object, with what was read of these."""
+        if not self.read:
+            return known
+        left = (each for each in known.unread if each.path not in self.read and each != NO_TEMPLATE)
+        unread = (*left, *(Unread(path, why) for path, why in self.read.items() if why))
+        return replace(known, unread=unread, reading=Reading.PARTLY if unread else Reading.REVIEWED)
+
+
+def applied_results(review: Review, workload: Workload, reported: Sequence[Result]) -> AppliedResults:
+    """The findings in the objects that the controller of a kind applies, without those of `reported`."""
+    known = {(each.rule, each.finding.path) for each in reported}
+    results: list[Result] = []
+    read: dict[str, str] = {}
+    try:
+        objects = applied_objects(
+            review.object, workload, review.config.workloads, review.budget.budget.spend
+        )
+        for each in objects:
+            found = _judged(each, review, workload)
+            if found is not None:
+                results += [it for it in found if (it.rule, it.finding.path) not in known]
+                why = _UNKNOWN_VALUES if each.placeholders else ""
+                read[each.path] = read.get(each.path) or why
+    except BudgetSpent:
+        pass  # the rest of them is unread
+    return AppliedResults(tuple(results), read)
+
+
+def _judged(applied: AppliedObject, review: Review, workload: Workload) -> list[Result] | None:
+    """The findings that all readings of an object share; None if one can't be decided, or the kind is
+    unknown."""
+    every = [_findings_in(obj, applied, review, workload) for obj in applied.readings]
+    shared: dict[tuple[str, str, str], tuple[Rule, Finding]] = {}
+    for number, found in enumerate(every):
+        if found is None:
+            return None
+        placed = {
+            (rule.id, finding.path, finding.message): (rule, finding)
+            for rule, finding in found
+            if not any(map(applied.is_unknown, (finding.message, finding.hint)))
+        }
+        shared = {key: placed[key] for key in shared if key in placed} if number else placed
+    return [
+        _result(rule, finding, applied, review)
+        for rule, finding in shared.values()
+        if not applied.is_unknown_at(finding.path)
+    ]
+
+
+def _findings_in(
+    obj: Json, applied: AppliedObject, review: Review, workload: Workload
+) -> list[tuple[Rule, Finding]] | None:
+    """The findings in one reading of an object; None if it can't be decided."""
+    config, kind = review.config, kind_of(obj)
+    namespace = text(obj, "metadata", "namespace") or review.request.namespace
+    known: Cluster = NoCluster() if applied.how.elsewhere else review.cluster
+    find = known.named if isinstance(known, WholeObjects) else None
+    bounds: Bounds = bounded(obj, config.workloads, review.budget, find, namespace)
+    if bounds.left_out or not (kind in config.workloads or has_no_pods(kind)):
+        return None
+    context = Context.of(obj, namespace, config, known)
+    projection = project(obj, bounds.templates, context)
+    found, _ = findings(projection.target, context)
+    outer = _rules_of(review.kind) if workload.objects else frozenset()
+    return [
+        (rule, finding)
+        for rule, finding in found
+        if not (rule.at_once or rule.id in outer or rule.id in applied.how.without)
+    ]
+
+
+@lru_cache(maxsize=64)
+def _rules_of(kind: GroupKind) -> frozenset[str]:
+    """The rules that judge objects of a kind which has pods."""
+    return frozenset(rule.id for rule in registry.rules().values() if rule.applies(kind, has_pods=True))
+
+
+def _result(rule: Rule, finding: Finding, applied: AppliedObject, review: Review) -> Result:
+    """A finding in an applied object, at its place in the outer object."""
+    context, config, how = review.context, review.config, applied.how
+    mode = context.effective.rule_mode(rule, finding.certainty.in_doubt()).at_most(Mode.WARN)
+    if how.as_text:
+        path = applied.path
+        message = f"{applied.title}, {applied.written(finding.path)}: {finding.message}"
+    else:
+        path, message = f"{applied.path}.{finding.path}", finding.message
+    placed = replace(finding, path=path, message=message, certainty=finding.certainty.in_doubt())
+    return Result(
+        rule.id,
+        with_short_texts(placed),
+        mode,
+        exempted=_exemption(rule, applied, review),
+        exemptable=may_exempt(rule.id, config, context.namespace),
+        family=rule.document.family,
+    )
+
+
+def _exemption(rule: Rule, applied: AppliedObject, review: Review) -> str | None:
+    """The reason of an exemption from a rule, of the applied object or of the outer one."""
+    for obj in (applied.obj, review.object):
+        known = Exemptions.read(annotations_of(obj), review.config, review.context.namespace)
+        if rule.id in known.reasons:
+            return known.reasons[rule.id]
+    return None
