@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from policies.commands import Command
 from policies.containers.commands import container_command
 from policies.containers.programs import ProgramOptions
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
@@ -65,12 +66,28 @@ def _settings(template: PodTemplate, container: Container) -> Iterator[tuple[str
         for index, variable in enumerate(container.typed.env):
             if variable.name in setting.names and variable.value:
                 yield template.at(container, f"env[{index}]", "value"), variable.name, variable.value, setting
-    for command in container_command(template, container).commands:
+    commands = container_command(template, container).commands
+    for name, value in _of_script(commands).items():
+        for setting in _table().variables:
+            if name in setting.names:
+                yield template.command_path(container), name, value, setting
+    for command in commands:
         options = ProgramOptions(command.argv)
         for setting in _table().flags:
             for name in setting.names:
                 if value := options.value((name,)):
                     yield template.command_path(container), name, value, setting
+
+
+def _of_script(commands: Sequence[Command]) -> dict[str, str]:
+    """The variables that a script always sets, with their last values."""
+    found: dict[str, str] = {}
+    for command in commands:
+        exported = command.argv[1:] if command.name == "export" else ()
+        written = (word.partition("=") for word in exported if "=" in word)
+        for name, value in (*((name, value) for name, _, value in written), *command.variables):
+            found[name] = "" if command.conditional else value
+    return found
 
 
 RULE = rule(__name__, check)
