@@ -36,7 +36,7 @@ _PLACEHOLDER: Final = re.compile(r"\{\{[^{}]*\}\}")
 _STAND_IN: Final = "unknown{}z"
 _NUMBERS: Final = (1, 4099)
 """What placeholders of numbers may be: the smallest usual number, and more than anybody writes."""
-_CHARACTERS_A_STEP: Final = 4
+_CHARACTERS_A_STEP: Final = 2
 """A step is a microsecond, in which the reader of YAML reads so many."""
 
 

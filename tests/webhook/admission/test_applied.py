@@ -132,6 +132,7 @@ def test_a_title_has_the_placeholder_of_the_name() -> None:
         "[" * 20_000,
         "{" * 20_000,
         "{{" * 10_000,
+        "a: [" + "1," * 15_000 + "]",
         "{{a}}" * 6_000,
         "a: &a [x]\nb: [*a, *a]\n",
         JOB + "#" * 40_000,
