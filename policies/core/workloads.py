@@ -186,7 +186,9 @@ class Applied(Model):
     at: str = Field(description="path of the map, or of each map, that has the objects")
     object: str = Field(description="path of the object, or of each, relative to that map")
     as_text: bool = Field(
-        False, description="whether a text contains it, as YAML with placeholders `{{...}}`"
+        False,
+        description="whether a text has it, as YAML with placeholders `{{...}}`, and it is applied later: of "
+        "the cluster, only the labels of namespaces are known then",
     )
     when: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict, description="fields of the map with the values with which it is applied"

@@ -20,6 +20,8 @@ from policies.core.contracts import Rule
 from policies.core.coverage import NO_TEMPLATE, Coverage, Reading, Unread, has_no_pods
 from policies.core.facts import Cluster, NoCluster, WholeObjects
 from policies.core.finding import Finding, Mode
+from policies.core.listing import Listing
+from policies.core.resources import Resource
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text
@@ -32,6 +34,16 @@ from webhook.admission.review import Context, Review
 from webhook.admission.rules import findings
 
 _UNKNOWN_VALUES: Final = "its placeholders have values that nobody knows yet"
+
+
+class _Later(Struct, frozen=True):
+    """A cluster at a later time. Until then earlier steps may create other objects, but namespaces are what
+    they were."""
+
+    cluster: Cluster
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        return self.cluster.listing(resource, namespace) if resource is Resource.NAMESPACES else None
 
 
 class AppliedResults(Struct, frozen=True):
@@ -97,7 +109,7 @@ def _findings_in(
     """The findings in one reading of an object; None if it can't be decided."""
     config, kind = review.config, kind_of(obj)
     namespace = text(obj, "metadata", "namespace") or review.request.namespace
-    known: Cluster = NoCluster() if applied.how.elsewhere else review.cluster
+    known = _cluster_of(applied, review)
     find = known.named if isinstance(known, WholeObjects) else None
     bounds: Bounds = bounded(obj, config.workloads, review.budget, find, namespace)
     if bounds.left_out or not (kind in config.workloads or has_no_pods(kind)):
@@ -111,6 +123,13 @@ def _findings_in(
         for rule, finding in found
         if not (rule.at_once or rule.id in outer or rule.id in applied.how.without)
     ]
+
+
+def _cluster_of(applied: AppliedObject, review: Review) -> Cluster:
+    """What is known of the cluster in which an object is applied, at that time."""
+    if applied.how.elsewhere:
+        return NoCluster()
+    return _Later(review.cluster) if applied.how.as_text else review.cluster
 
 
 @lru_cache(maxsize=64)

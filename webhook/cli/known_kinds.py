@@ -60,6 +60,9 @@ def facts(workload: Workload) -> Iterator[str]:
         yield f"{override.at}: {override.patch} merged over {override.base} (findings only warn)"
     for path in workload.objects:
         yield f"{path}: a whole object, read as its own kind"
+    for each in workload.applied:
+        form = "a text with whole objects" if each.as_text else "a whole object"
+        yield f"{each.at}.{each.object}: {form}, judged by the rules of its kind (findings only warn)"
     if workload.completed_by is not None:
         yield f"{_COMPLETED_BY[workload.completed_by]} (findings only warn; not in admission)"
     for field in workload.unread:

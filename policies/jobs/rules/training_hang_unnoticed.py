@@ -67,10 +67,10 @@ def _settings(template: PodTemplate, container: Container) -> Iterator[tuple[str
             if variable.name in setting.names and variable.value:
                 yield template.at(container, f"env[{index}]", "value"), variable.name, variable.value, setting
     commands = container_command(template, container).commands
-    for name, value in _of_script(commands).items():
+    for exported, last in _of_script(commands).items():
         for setting in _table().variables:
-            if name in setting.names:
-                yield template.command_path(container), name, value, setting
+            if exported in setting.names:
+                yield template.command_path(container), exported, last, setting
     for command in commands:
         options = ProgramOptions(command.argv)
         for setting in _table().flags:

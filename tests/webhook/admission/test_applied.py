@@ -6,15 +6,23 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
 from policies.core.coverage import Reading
+from policies.core.facts import NoCluster
 from policies.core.finding import Mode
+from policies.core.listing import Listing
+from policies.core.resources import Resource
 from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.policies.core.reviews import HAZARD, RULE, STRICT, coverage_of, decided
 from webhook.admission.decision import Result
+from webhook.admission.engine import decide
+from webhook.admission.review import Review
 from webhook.config.load import rules
+from webhook.manifests.cluster import ManifestCluster
+from webhook.manifests.files import Document
 
 LONG = "a" * 60
 """A name with more characters than KubeRay accepts."""
@@ -168,6 +176,42 @@ def work(inner: Json, **spec: Any) -> Json:
         "metadata": {"name": "x"},
         "spec": {"forProvider": {"manifest": inner}, **spec},
     }
+
+
+def reported(obj: Json, *others: Json) -> set[str]:
+    cluster = ManifestCluster([obj, *others], whole=True)
+    review = Review(Document("test", 0, obj).request(), STRICT, cluster)
+    return {each.rule for each in decide(review).results}
+
+
+class Asked(NoCluster):
+    """A cluster that notes which resources are asked for."""
+
+    def __init__(self) -> None:
+        self.resources: set[Resource] = set()
+
+    def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
+        self.resources.add(resource)
+        return None
+
+
+def asked(obj: Json) -> set[Resource]:
+    cluster = Asked()
+    decide(Review(Document("test", 0, obj).request(), STRICT, cluster))
+    return cluster.resources
+
+
+def test_an_earlier_step_may_create_what_a_text_needs() -> None:
+    """So only namespaces are asked for."""
+    assert asked(yaml.safe_load(JOB)) - {Resource.NAMESPACES}
+    assert asked(workflow(JOB)) - asked(workflow("")) <= {Resource.NAMESPACES}
+
+
+def test_the_labels_of_a_namespace_stay() -> None:
+    mesh = manifest("Namespace", "default")
+    mesh["metadata"]["labels"] = {"istio-injection": "enabled"}
+    assert "mesh-job-never-ends" in reported(workflow(JOB), mesh)
+    assert "mesh-job-never-ends" not in reported(workflow(JOB))
 
 
 def test_objects_for_other_clusters_are_read() -> None:

@@ -23,6 +23,7 @@ def test_every_kind_is_listed_with_its_paths(chassis: Chassis) -> None:
     assert "spec.leaderWorkerTemplate.leaderTemplate: pod template" in text
     assert "spec.predictor.model: a container that a serving runtime completes" in text
     assert "spec.workloadRef: the template of the Deployment, ReplicaSet or PodTemplate" in text
+    assert "spec.workload.manifests[*]: a whole object, judged by the rules of its kind" in text
     assert "not read: spec.podSpecPatch: a string with a patch over every pod" in text
     assert max(map(len, text.splitlines())) <= 110
 
