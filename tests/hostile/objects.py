@@ -187,6 +187,14 @@ def _doubling(size: int) -> Json:
     return pod(*[server(f"c{n}", command=["sh", "-c", f"{levels};f0 {n}"]) for n in range(size)])
 
 
+def _texts(size: int) -> Json:
+    """A workflow whose steps apply objects in texts, which together have `size` numbers."""
+    text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: '{{a}}'}\na: [" + "1," * (size // 8) + "]\n"
+    templates = [{"name": f"a{k}", "resource": {"action": "create", "manifest": text}} for k in range(8)]
+    metadata, spec = {"name": "a"}, {"entrypoint": "a0", "templates": templates}
+    return {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": metadata, "spec": spec}
+
+
 def _launchers(size: int) -> Json:
     words = ["torchrun", *["-a"] * size]
     return deployment(pod(server(command=words), server("b", command=["uv", "run"] * (size // 2))))
@@ -300,5 +308,7 @@ HOSTILE: Final[dict[str, tuple[Callable[[int], Made], int]]] = {
         20_000,
     ),
     "nested maps": (_nested, 240),
+    "texts with objects": (_texts, 120_000),
+    "texts with objects, too long": (_texts, 400_000),
 }
 """Each class with its maker and the size that was found to be costly."""
