@@ -203,9 +203,9 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         which = "this pod" if target.kind == POD else f"the pods of this {target.kind.kind}"
         yield Finding(
             template.spec_path,
-            f"{mesh.name} adds {_article(mesh.sidecar)} to {which}, and nothing "
-            f"{'' if words else 'in the manifest '}stops it when the work is done. Unless {unless}, "
-            "the pod never completes.",
+            f"{mesh.name} adds {_article(mesh.sidecar)} to {which}, and no "
+            f"{'command' if words else 'setting in the manifest'} stops it when the work is done. "
+            f"Unless {unless}, the pod never completes.",
             _other_sidecar(mesh),
             Certainty.CERTAIN if words else Certainty.UNDECIDED,
         )
