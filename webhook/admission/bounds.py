@@ -131,7 +131,9 @@ def _measured(obj: Json, budget: StepBudget) -> str:
         if cost > most:
             break
         if type(node) is list:
-            found += [value for value in node if type(value) is dict or type(value) is list]
+            for value in node:
+                if type(value) is dict or type(value) is list:
+                    found.append(value)  # noqa: PERF401 - a comprehension is a call for each list
             continue
         for key, value in node.items():
             if len(key) > MAX_KEY_LENGTH:
