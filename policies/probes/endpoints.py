@@ -92,6 +92,9 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _endpoint_changed(server):
         return "its options move its health endpoint or protect it", _ANNOTATE
+    if server.has_option(*preset.sleep_flags) or server.may_have_option(*preset.sleep_flags):
+        instead = "Annotate the pod template with mlchassis.dev/live-path and a path that computes nothing"
+        return "it may sleep without its model, with which its health endpoint computes", instead
     if port is None:
         return "its port is not certain", "Declare the port that it listens on, or set it with a flag"
     if preset.protocol is Protocol.GRPC:

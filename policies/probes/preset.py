@@ -378,6 +378,11 @@ class Preset(Model):
             "environment variables with which its endpoints are missing, elsewhere or need credentials"
         ),
     )
+    sleep_flags: tuple[str, ...] = Field(
+        (),
+        description="flags with which it can be told to give up the memory of its model; a health endpoint "
+        "that computes must not be asked then",
+    )
     worker_flags: tuple[str, ...] = Field(
         (), description="flags that number the nodes of a group, of which only the first, 0, serves"
     )
