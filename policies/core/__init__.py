@@ -7,6 +7,7 @@
 | where an object has its pod templates | `pod_templates` |
 | which object completes the pods of another, as their base | `pod_bases`, `kserve`, `trainer` |
 | which whole objects an object holds, also as text | `applied` |
+| which serving runtimes KServe installs | `serving_runtimes.yaml` |
 | what operators add to pods | `ray_pods`, `seldon` |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, with its mode |

@@ -39,6 +39,9 @@ class Cluster(Protocol):
 class WholeObjects:  # no subclass of Cluster: isinstance of a Protocol's class is a slow function of Python
     """A cluster with whole objects, as files and a scan have; the webhook's caches keep only some fields."""
 
+    of_files = False
+    """Whether all its objects are from files."""
+
     def listing(self, resource: Resource, namespace: str | None = None) -> Listing | None:
         """The objects of a resource, in one namespace or all; None if they are unknown."""
         raise NotImplementedError

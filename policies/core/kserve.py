@@ -7,11 +7,13 @@ reconcilers/deployment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from policies.core import data
 from policies.core.composing import OF_A_POD, OTHER_OBJECT, merged_map, without_nulls
 from policies.core.pod_bases import BasedPod
+from policies.core.settings import Field, Model
 from policies.core.workloads import KSERVE_CONTAINER
 from policies.kube.json import Json, indexed_maps, integer, mapping, maps, strings, text
 from policies.kube.metadata import annotations_of
@@ -24,10 +26,86 @@ _OF_A_RUNTIME: Final = ("nodeSelector", "affinity", "tolerations", "volumes", "i
 """Fields of a runtime that KServe copies to the pods."""
 _WORKER: Final = "worker-container"
 _TRANSFORMER: Final = "transformer-container"
+_MODE: Final = "serving.kserve.io/deploymentMode"
 _OF_DEPLOYMENTS: Final = ("Standard", "RawDeployment")
 _KSERVE_PORT: Final = 8080
 _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*\.(Name|Namespace)\s*-?\}\}")
 _TAG: Final = re.compile(r"(:([\w.\-_]*))$")
+
+
+class OwnRuntime(Model):
+    """A ClusterServingRuntime that KServe installs."""
+
+    name: str = Field(description="its name")
+    since: str = Field(description="the first release with it")
+    formats: frozenset[str] = Field(
+        frozenset(), description="the model formats for which each release since then chooses it"
+    )
+    protocols: frozenset[str] = Field(
+        frozenset(), description="the versions of the protocol for which it does so; empty: all"
+    )
+    container: Json = Field(description="the same fields of its container in all releases")
+    volumes: tuple[Json, ...] = Field((), description="the volumes of its pods")
+    source: str = Field(description="where it was read")
+
+    def is_chosen_for(self, model_format: str, model: Json) -> bool:
+        """Whether KServe chooses it, among its own ones, for a model that names no runtime."""
+        known = model_format in self.formats
+        if not known or not self.protocols:
+            return known
+        version = text(model, "modelFormat", "version")
+        return not version and (text(model, "protocolVersion") or "v1") in self.protocols
+
+
+@data.table
+def _own_runtimes() -> tuple[OwnRuntime, ...]:
+    return data.load_list(OwnRuntime, __package__, "serving_runtimes.yaml")
+
+
+def own_runtime(obj: Json, field: str, others: Iterable[Json] | None) -> OwnRuntime | None:
+    """The runtime of KServe itself that completes the container in a field of the predictor: `model`, or one
+    that is named after its format, which KServe makes a `model` of. None if it may be another one. `others`:
+    the known runtimes of the cluster and of the namespace; None if they are unknown."""
+    predictor, model = mapping(obj, "spec", "predictor"), mapping(obj, "spec", "predictor", field)
+    if "workerSpec" in predictor or annotations_of(obj).get(_MODE) == "ModelMesh":
+        return None
+    name, known = text(model, "runtime"), [*(others or ())]
+    if name:
+        changed = any(text(each, "metadata", "name") == name for each in known)
+        return None if changed else next((each for each in _own_runtimes() if each.name == name), None)
+    if others is None:
+        return None  # any runtime of the cluster may come first
+    model_format = text(model, "modelFormat", "name") if field == "model" else field
+    found = next((each for each in _own_runtimes() if each.is_chosen_for(model_format, model)), None)
+    return None if any(_supports(each, model_format) for each in known) else found
+
+
+def _supports(runtime: Json, model_format: str) -> bool:
+    formats = maps(runtime, "spec", "supportedModelFormats")
+    return any(text(each, "name") == model_format for each in formats)
+
+
+def completed(obj: Json, field: str, spec: Json, runtime: OwnRuntime) -> Json:
+    """The pod spec of the container in a field of the predictor with a runtime under it."""
+    model = mapping(obj, "spec", "predictor", field)
+    own = {key: value for key, value in without_nulls(model).items() if key not in _OF_A_MODEL}
+    version = text(model, "runtimeVersion")
+    below = dict(runtime.container)
+    if "image" in below:
+        below["image"] += f":{version}" if version else _OF_SOME_RELEASE
+    origins: dict[str, str] = {}
+    container = merged_map(below, own, "", "", origins)
+    args = [*strings(below, "args"), *strings(own, "args")]
+    container |= {"name": text(own, "name") or KSERVE_CONTAINER, **({"args": args} if args else {})}
+    given = maps(spec, "volumes")
+    names = {text(each, "name") for each in given}
+    volumes = [*given, *(each for each in runtime.volumes if text(each, "name") not in names)]
+    rest: Mapping[str, Any] = {"volumes": volumes} if volumes else {}
+    return {**spec, **rest, "containers": [_with_names(container, obj)]}
+
+
+_OF_SOME_RELEASE: Final = "@unknown"
+"""A digest: the tag of the image is another one in each release."""
 
 
 def served(obj: Json, runtime: Json) -> Iterator[BasedPod]:
@@ -131,7 +209,7 @@ def _other_containers(spec: Json, origins: dict[str, str], given: Json, predicto
 def with_own_readiness(obj: Json, spec: Json) -> Json:
     """A service's pod with the readiness probes that KServe adds to Deployments. KServe records the cluster's
     mode in an annotation of every service."""
-    if annotations_of(obj).get("serving.kserve.io/deploymentMode") not in _OF_DEPLOYMENTS:
+    if annotations_of(obj).get(_MODE) not in _OF_DEPLOYMENTS:
         return spec
     given = spec.get("containers")
     changed = [_ready(each) for each in given] if isinstance(given, list) else given

@@ -7,13 +7,13 @@ object, or get fields from an operator that the object does not have.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from policies.core.composing import OTHER_OBJECT, composed_pod, patched_pod
 from policies.core.groups import leader_of
-from policies.core.kserve import served, with_own_readiness
+from policies.core.kserve import completed, own_runtime, served, with_own_readiness
 from policies.core.pod_bases import POD_TEMPLATE, Base, BasedPod, Find, base_of
 from policies.core.pod_view import PodView
 from policies.core.seldon import Graphs
@@ -64,6 +64,30 @@ def pod_templates(
     if workload.completed_by is CompletedBy.SERVING_RUNTIME:
         found = tuple(_with_own_readiness(obj, each) for each in found)
     return found
+
+
+def with_own_runtime(
+    obj: Json, templates: tuple[PodTemplate, ...], others: Iterable[Json] | None
+) -> PodTemplate | None:
+    """The pod of an InferenceService's model as a runtime of KServe itself completes it; None if it is not
+    known which one does. `others`: the known runtimes of the cluster and of the namespace; None if they are
+    unknown."""
+    of_predictor = (each for each in templates if each.container_path.startswith(_PREDICTOR))
+    template = next(of_predictor, None)
+    if template is None or template.workload is None:
+        return None
+    if template.workload.completed_by is not CompletedBy.SERVING_RUNTIME:
+        return None
+    field = template.container_path.removeprefix(_PREDICTOR)
+    runtime = own_runtime(obj, field, others)
+    if runtime is None:
+        return None
+    view = PodView({**template.pod, "spec": completed(obj, field, template.spec, runtime)})
+    origins = {"spec": template.spec_path, **template.claims}
+    return replace(template, view=view, own_runtime=runtime.name, origins=origins)
+
+
+_PREDICTOR: Final = "spec.predictor."
 
 
 def _with_claims(obj: Json, templates: tuple[PodTemplate, ...], entry: ClaimUri) -> Iterator[PodTemplate]:

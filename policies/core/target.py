@@ -40,6 +40,8 @@ class PodTemplate:
     steps: Steps = ()
     container_path: str = ""
     """Field path of the only container, if a serving runtime may add the missing fields."""
+    own_runtime: str = ""
+    """The name of the serving runtime of KServe itself, if the missing fields are assumed to be its own."""
     shape: Shape = Shape.TEMPLATE
     origins: Origins | None = None
     """The origins of the pod's fields, if it is composed from several fields of the object."""
@@ -87,8 +89,13 @@ class PodTemplate:
     @lazy
     def has_own_volumes(self) -> bool:
         """Whether its containers get no other volumes, devices and users, as far as is known."""
-        exact = not (self.by_shape or self.rewritten or self.container_path)
+        exact = not (self.by_shape or self.rewritten or self.is_incomplete)
         return self.is_as_written or (exact and self.workload is not None and self.workload.own_volumes)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a serving runtime that is not known may add the missing fields."""
+        return bool(self.container_path) and not self.own_runtime
 
     @property
     def is_merged_later(self) -> bool:

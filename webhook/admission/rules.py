@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -14,13 +14,15 @@ from policies.core import registry
 from policies.core.annotations import EXEMPT, misspelt_annotations
 from policies.core.composing import OTHER_OBJECT
 from policies.core.contracts import Rule
+from policies.core.facts import WholeObjects
 from policies.core.finding import Certainty, Finding, Mode
-from policies.core.pod_bases import Base
+from policies.core.pod_bases import CLUSTER_SERVING_RUNTIME, SERVING_RUNTIME, Base
+from policies.core.pod_templates import with_own_runtime
 from policies.core.pod_view import PodFeature
 from policies.core.runs import run_of
 from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes
-from policies.kube.group_kinds import GroupKind
+from policies.kube.group_kinds import INFERENCE_SERVICE, GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.bounds import allowance, bounded
@@ -43,6 +45,8 @@ def judge(projection: Projection, review: Review) -> RuleResults:
     """The findings in the object and its projected pods, each with its mode and exemption."""
     target, context, config = projection.target, review.context, review.config
     found, crashes = findings(target, context, lambda base: _found_in(base, review))
+    if target.kind == INFERENCE_SERVICE:
+        found += _with_own_runtime(target, context, found)
     exemptions = _exemptions_of(target, context)
     by_shape = any(template.by_shape for template in target.templates)
     results = [
@@ -61,6 +65,35 @@ def judge(projection: Projection, review: Review) -> RuleResults:
     exempted = {rule for known in exemptions.get("", ()) for rule in known.reasons}
     crashes = [not_denying(crash) if crash.id in exempted else crash for crash in crashes]
     return RuleResults(results, crashes, exemptions)
+
+
+def _with_own_runtime(
+    target: Target, context: Context, found: Sequence[tuple[Rule, Finding]]
+) -> list[tuple[Rule, Finding]]:
+    """The further findings of an InferenceService whose runtime is not known, if it is the one that KServe
+    installs. Such a finding warns at most."""
+    whole = context.facts.whole
+    if whole is not None and not whole.of_files:
+        return []  # a cluster has the runtime, or another one
+    others = None if whole is None else _runtimes(whole)
+    template = with_own_runtime(target.obj, target.templates, others)
+    if template is None:
+        return []
+    rest = (each for each in target.templates if each.path != template.path)
+    more, _ = findings(Target(target.obj, target.kind, (template, *rest)), context)
+    known = {(rule.id, finding.path) for rule, finding in found}
+    said = f"With KServe's own {template.own_runtime}: "
+    return [
+        (rule, replace(each, message=f"{said}{each.message}", certainty=each.certainty.in_doubt()))
+        for rule, each in more
+        if (rule.id, each.path) not in known
+    ]
+
+
+def _runtimes(whole: WholeObjects) -> Iterator[Json]:
+    """Those of all namespaces: files may leave theirs out."""
+    yield from whole.every(SERVING_RUNTIME, None)
+    yield from whole.every(CLUSTER_SERVING_RUNTIME, None)
 
 
 def notes_about_annotations(target: Target, exemptions: Mapping[str, Sequence[Exemptions]]) -> Iterable[str]:

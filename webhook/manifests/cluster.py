@@ -42,6 +42,8 @@ class ManifestCluster(WholeObjects):
     A resource without an object among the manifests is unknown, not empty: they are a part of a cluster.
     """
 
+    of_files = True
+
     def __init__(
         self,
         objects: Sequence[Json],
@@ -302,6 +304,8 @@ class HiddenObjects:
 
 class NearCluster(WholeObjects):
     """The objects of a set of manifests that count for one of its files."""
+
+    of_files = True
 
     def __init__(self, among: ManifestCluster, source: str, hidden: HiddenObjects) -> None:
         """`source`: the file."""

@@ -1,4 +1,4 @@
-"""limit-range-conflict: pods that a LimitRange refuses, or whose default memory limit is too small."""
+"""limit-range-conflict: pods that a LimitRange refuses, or whose default limit is too small."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from decimal import Decimal
 from operator import attrgetter
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.workloads import is_builtin
 from policies.kube.group_kinds import POD as POD_KIND
+from policies.kube.names import listed
 from policies.kube.objects.limits import LimitRange, LimitRangeItem
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
@@ -27,6 +29,9 @@ from policies.quotas.limit_ranges import (
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if not is_builtin(target.kind):  # else the API server refuses the object
+        for template in target.templates:
+            yield from _above_its_limit(template)
     ranges = facts.objects(LimitRange)
     if not ranges or target.kind == POD_KIND or not target.replicas:
         return
@@ -42,6 +47,31 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield from _refused(template, found, limit_range)
         except ValueError:
             continue  # a quantity that no API server accepts
+
+
+def _above_its_limit(template: PodTemplate) -> Findings:
+    """Requests above the limits of the same container, which its author or its serving runtime has set."""
+    for container in template.containers():
+        resources = container.typed.resources
+        if not resources.requests or not resources.limits:
+            continue
+        try:
+            requests, limits = amounts(resources.requests), amounts(resources.limits)
+        except ValueError:
+            continue  # a quantity that no API server accepts
+        # Of extended resources, which have a domain, `gpu-unschedulable` reports it.
+        native = [name for name in requests if name in limits and "/" not in name]
+        above = [name for name in native if requests[name] > limits[name]]
+        if above:
+            why = listed(f"{formatted(name, requests[name])} {name}" for name in above)
+            most = listed(formatted(name, limits[name]) for name in above)
+            yield Finding(
+                template.at(container, "resources"),
+                f"Container {container.name} requests {why}, above its limit{'s' * (len(above) > 1)} of "
+                f"{most}. The API server refuses every pod.",
+                f"Set requests and limits of {listed(above)}, with limits that are at least the requests.",
+                Certainty.LIKELY,  # a webhook may raise the limits of pods
+            )
 
 
 # --- defaults --------------------------------------------------------------------------------------
@@ -92,7 +122,7 @@ def _refused(
     name = limit_range.name
     if not found:
         return
-    written = not template.container_path  # else its serving runtime has the missing values
+    written = not template.is_incomplete  # else its serving runtime has the missing values
     for item in bounds(limit_range, CONTAINER):
         for each in found:
             out = list(_violations(item, each.requests, each.limits, written=written))

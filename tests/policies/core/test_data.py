@@ -91,6 +91,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/probes/published.yaml",
         "policies/probes/slow_programs.yaml",
         "policies/core/builtin_kinds.yaml",
+        "policies/core/serving_runtimes.yaml",
         "policies/relations/group_joins.yaml",
         "policies/relations/migrations.yaml",
         "policies/startup/removed_programs.yaml",
