@@ -1,8 +1,9 @@
-"""ray-workers-never-ready: workers of a RayService whose readinessProbe asks a proxy that is not there, and
-replicas of Serve that fit no pod.
+"""ray-workers-never-ready: workers of a RayService whose readinessProbe asks a proxy that is not there, heads
+that wait for Serve, and replicas of Serve that fit no pod.
 
 Source: `initLivenessAndReadinessProbe`, `generateRayStartCommand` and `updateRayStartParamsResources` in
-ray-operator/controllers/ray/common/pod.go of KubeRay 1.6.
+ray-operator/controllers/ray/common/pod.go of KubeRay 1.6, and `reconcileServe` in
+ray-operator/controllers/ray/rayservice_controller.go of 1.1 to 1.7.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from policies.core.ray_pods import SERVE_PORT, SERVE_PORT_NAME
 from policies.kube.group_kinds import RAY_SERVICE
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.ray import RayService, RayServiceSpec, WorkerGroupSpec
+from policies.kube.pods import Role, port_number
 from policies.kube.quantities import parse_quantity, whole_number
+from policies.probes.probe import READINESS, STARTUP, ContainerProbe, probes
 
 _WITHOUT_PROXIES: Final = ("HeadOnly", "Disabled")
 _OPTIONS: Final = {"num_cpus": "CPUs", "num_gpus": "GPUs"}
@@ -35,6 +38,8 @@ def check(target: Target, facts: Facts) -> Findings:
     place = _proxy_location(spec.serve_config_v2)
     port = _port(spec.serve_config_v2)
     groups = spec.ray_cluster_config.worker_group_specs
+    if spec.serve_config_v2:
+        yield from _head_waits(target, port)
     for template in target.templates:
         group = _group(template, groups)
         if group is None or not _has_pods(group) or not template.typed.spec.containers:
@@ -61,6 +66,39 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"Declare containerPort {port} with the name {SERVE_PORT_NAME} in the Ray containers.",
             )
             return
+
+
+def _head_waits(target: Target, port: int) -> Findings:
+    """A head that gets ready only when Serve answers, although KubeRay deploys to Serve only then."""
+    for probe in probes(target, READINESS, STARTUP):
+        head = probe.template.entry is None and probe.container.index == 0
+        if "lifecycle" in probe.container.spec:
+            continue  # a hook may start Serve
+        if head and probe.container.role is Role.MAIN and _asks(probe, port):
+            yield Finding(
+                probe.at(),
+                f"The {probe.name} asks the proxy of Serve (port {port}), which starts with the first "
+                "application. KubeRay deploys applications only when the head is ready, so the service never "
+                "starts.",
+                f"Remove the {probe.which}Probe of the head: KubeRay adds probes of its raylet and its GCS, "
+                "and checks the proxy itself.",
+            )
+            return
+
+
+def _asks(probe: ContainerProbe, port: int) -> bool:
+    """Whether a probe certainly asks a port of its own pod."""
+    given = probe.typed
+    action = given.http_get or given.tcp_socket
+    if action is not None:
+        return not action.host and port_number(probe.container.typed, action.port) == port
+    text = " ".join(given.exec.command) if given.exec is not None else ""
+    return not _ALTERNATIVE.search(text) and f"{port}" in _LOCAL.findall(text)
+
+
+_LOCAL: Final = re.compile(r"\b(?:localhost|127\.0\.0\.1):([0-9]{1,5})(?![0-9])", re.ASCII)
+_ALTERNATIVE: Final = re.compile(r"\|\||[;\n]|\bif\b")
+"""Of a command that may succeed without one of its parts."""
 
 
 def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
