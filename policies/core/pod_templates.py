@@ -102,16 +102,21 @@ def _with_claims(obj: Json, templates: tuple[PodTemplate, ...], entry: ClaimUri)
             named[(*steps, *filter(None, pod.split(".")))] = claim[1], field_path((*steps, *uri))
     for each in templates:
         name, at = named.get(each.steps, ("", ""))
-        yield _with_claim(each, name, at) if name else each
+        yield _with_claim(each, name, at, entry.mounted) if name else each
 
 
-def _with_claim(template: PodTemplate, claim: str, uri: str) -> PodTemplate:
-    """The template with the volume of a claim that the URI at a field path names."""
+def _with_claim(template: PodTemplate, claim: str, uri: str, mounted: str) -> PodTemplate:
+    """The template with the volume of a claim that the URI at a field path names, and with its mount if a
+    serving runtime completes the container."""
     volumes = maps(template.spec, "volumes")
     if any(text(each, "persistentVolumeClaim", "claimName") == claim for each in volumes):
         return template
     volume = {"name": f"{_CLAIM}{claim}", "persistentVolumeClaim": {"claimName": claim}}
     pod = appended(template.pod, ("spec", "volumes"), volume)
+    main = next(iter(template.containers(Role.MAIN)), None)
+    if mounted and main is not None and (template.container_path or template.base is not None):
+        mount = {"name": volume["name"], "mountPath": mounted}
+        pod = with_container(pod, main, appended(main.spec, ("volumeMounts",), mount))
     at = f"spec.volumes[{len(volumes)}]"
     fields = ("", ".persistentVolumeClaim", ".persistentVolumeClaim.claimName")
     origins = {f"{at}{each}": uri for each in fields}

@@ -81,6 +81,9 @@ class ClaimUri(Model):
 
     at: str = Field(description="path of the map, or of each map, that has the URI")
     uri: str = Field(description="path of the URI, relative to that map")
+    mounted: str = Field(
+        "", description="where the main container has it, if a serving runtime completes that container"
+    )
     pods: tuple[str, ...] = Field(
         ("",), description="paths of the pods, relative to it; empty: the map itself"
     )

@@ -146,6 +146,18 @@ def test_the_server_stores_what_it_downloads() -> None:
     assert found("model-cache-lost", judged) == []
 
 
+def test_a_claim_of_the_uri_is_mounted_where_models_are() -> None:
+    """KServe mounts it at /mnt/models, so a server that stores there keeps its files."""
+    nim = serving_runtime("nim", "nim", "ClusterServingRuntime")
+    container = nim["spec"]["containers"][0]
+    container["image"] = "nvcr.io/nim/meta/llama3-70b-instruct:1.0.0"
+    judged = service(modelFormat={"name": "nim"}, runtime="nim", storageUri="pvc://models/")
+    (finding,) = found("model-cache-lost", judged, nim)
+    assert "the volume for models is mounted at /mnt/models" in finding.message
+    container["env"] = [{"name": "NIM_CACHE_PATH", "value": "/mnt/models/cache"}]
+    assert found("model-cache-lost", judged, nim) == []
+
+
 def test_the_same_finding_is_not_repeated() -> None:
     """Without the runtime it was found, too, and says nothing about one."""
     (finding,) = hazards(decided(service(livenessProbe=HAZARD)))

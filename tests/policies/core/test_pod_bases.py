@@ -84,6 +84,7 @@ def test_a_predictor_is_merged_over_its_runtime() -> None:
         ],
         "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2", "nvidia.com/gpu": "1"}},
         "livenessProbe": HAZARD,
+        "volumeMounts": [{"name": "claim-of-uri-a", "mountPath": "/mnt/models"}],
     }
     assert template.spec["nodeSelector"] == {"pool": "runtime", "zone": "b"}
     assert template.spec["tolerations"] == [{"key": "of-the-service"}]
