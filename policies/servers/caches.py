@@ -53,9 +53,9 @@ def download_of(template: PodTemplate, container: Container, facts: Facts) -> Do
 def _download_of(template: PodTemplate, container: Container, facts: Facts) -> Download | None:
     server = recognised(container, facts)
     cache = None if server is None else server.preset.cache
-    own = None if cache is None else _default_directory(container, cache)
-    if server is None or cache is None or own is None:
+    if server is None or cache is None:
         return None
+    own = _default_directory(container, cache)
     if server.conditional or server.may_hold_options:
         return None
     if server.has_option(*cache.unless_flags) or server.has_variable(*cache.unless_env):
@@ -66,6 +66,8 @@ def _download_of(template: PodTemplate, container: Container, facts: Facts) -> D
     directory = _directory(server, cache, own)
     if directory is None:
         return None
+    if own is None and not any(each.mount_path == directory for each in container.typed.volume_mounts):
+        return None  # another image, which may have variables of its own
     places = (directory, *(cache.also if directory == cache.directory else ()))
     covering = (mount for place in places for mount in mounts_at(place, container))
     mount = max(covering, key=lambda each: len(each.mount_path), default=None)
@@ -85,8 +87,8 @@ def _default_directory(container: Container, cache: ModelCache) -> str | None:
     return cache.directory if image_matches(container.image, cache.images) else None
 
 
-def _directory(server: Server, cache: ModelCache, own: str) -> str | None:
-    """The directory in use; None if it is unknown. `own`: the default of the image."""
+def _directory(server: Server, cache: ModelCache, own: str | None) -> str | None:
+    """The directory in use; None if it is unknown. `own`: the default of the image, None if unknown."""
     value = server.configured(cache.flags, ())
     for name in cache.env:
         if value is None and name in server.variables:
