@@ -7,6 +7,7 @@ is first-party only if the manifest shows a model or an interpreted program.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +23,7 @@ from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 
+_WORDS: Final = re.compile(r"[a-z0-9]+", re.ASCII)
 _WEBHOOK_PORT: Final = 9443
 """The port of controller-runtime's webhook server."""
 
@@ -41,6 +43,9 @@ class Signs(Model):
     third_party_images: tuple[str, ...] = Field(description="globs of images, by the end of their path")
     example_words: frozenset[str] = Field(description="words in the image names of simulators and examples")
     example_prefixes: tuple[str, ...] = Field(description="first letters of such words")
+    task_programs: frozenset[str] = Field(
+        description="words in the names of programs that answer no requests"
+    )
     page_words: frozenset[str] = Field(description="words in the image names of pages")
     public_projects: tuple[str, ...] = Field(description="globs of projects on registries of many projects")
     public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
@@ -82,6 +87,14 @@ def _has_only_controller_ports(container: Container) -> bool:
         name in _signs().controller_ports or number == _WEBHOOK_PORT or number in _signs().login_ports
         for number, name in ports.items()
     )
+
+
+def takes_tasks(container: Container) -> bool:
+    """Whether a container runs a program that takes tasks from a queue, or a script that is named after it:
+    its port, if it has one, is copied from the server of the same image."""
+    command = command_without_pod(container)
+    started = (*(each.name for each in command.commands), *command.scripts)
+    return any(not _signs().task_programs.isdisjoint(_WORDS.findall(each.lower())) for each in started)
 
 
 @table

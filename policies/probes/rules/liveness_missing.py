@@ -11,7 +11,7 @@ from policies.kube.metadata import controller
 from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, server_port
-from policies.probes.first_party import is_first_party, is_notebook
+from policies.probes.first_party import is_first_party, is_notebook, takes_tasks
 from policies.probes.probe import LIVENESS, READINESS, probe_of
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
@@ -63,8 +63,15 @@ def _lacks_liveness(template: PodTemplate, container: Container, facts: Facts) -
     return (
         not container.spec.get(LIVENESS)
         and (server is None or (server.role is GroupRole.SERVES and not is_notebook(server)))
+        and not (server is None and _only_has_a_port(template, container))
         and is_first_party(template, container, facts)
     )
+
+
+def _only_has_a_port(template: PodTemplate, container: Container) -> bool:
+    """Whether only a port tells that a container serves, which the pods of a training in an unknown kind and
+    workers of a queue may have, too."""
+    return not container.spec.get(READINESS) and (template.by_shape or takes_tasks(container))
 
 
 def _server_hint(container: Container, facts: Facts) -> str | None:

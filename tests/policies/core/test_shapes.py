@@ -137,3 +137,16 @@ def test_unread_parts_are_counted_by_kind_and_the_kinds_are_bounded() -> None:
     text = metrics.render().decode()
     assert 'chassis_not_reviewed_total{kind="Odd0.example.org",reading="not reviewed"} 1.0' in text
     assert 'chassis_not_reviewed_total{kind="other",reading="not reviewed"} 5.0' in text
+
+
+def test_a_port_of_an_unknown_kind_does_not_tell_that_it_serves() -> None:
+    container: Json = {"name": "train", "image": "example.org/train:1", "ports": [{"containerPort": 9991}]}
+
+    def gaps(container: Json) -> list[str]:
+        results = decided(unknown({"replicas": {"spec": {"containers": [container]}}})).results
+        return [each.rule for each in results if each.rule.endswith(("liveness-missing", "without-liveness"))]
+
+    assert gaps(container) == []
+    probe = {"httpGet": {"path": "/ready", "port": 9991}}
+    assert gaps({**container, "readinessProbe": probe}) == ["readiness-without-liveness"]
+    assert gaps({**container, "image": "qdrant/qdrant:v1.15.0", "command": ["vllm", "serve"]}) != []
