@@ -317,7 +317,9 @@ class Preset(Model):
         "port, or a flag or variable sets it",
     )
     excluded_images: tuple[str, ...] = Field(
-        (), description="images in which another server with other endpoints runs in front of this one"
+        (),
+        description="images in which another server with other endpoints runs in front of this one, or "
+        "instead of it",
     )
     commands: tuple[str, ...] = Field(
         (),
