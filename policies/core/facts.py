@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -63,6 +63,11 @@ class WholeObjects:  # no subclass of Cluster: isinstance of a Protocol's class 
         """What `named` returns, or another version of it that is not `apart`; None if there is none."""
         found = self.named(kind, namespace, name)
         return None if found is None or self.apart(found) else found
+
+    def versions(self, kind: GroupKind, namespace: str, name: str) -> Sequence[Json]:
+        """The objects of a kind, a namespace and a name in all files, also those that do not count for the
+        reviewed file."""
+        return ()
 
     def lacks(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether the object certainly does not exist, and no known object will create it."""

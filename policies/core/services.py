@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -215,8 +215,8 @@ def selects_only(service: Service, target: Target, facts: Facts) -> Certainty | 
 
 def unlike_its_own(target: Target, labels: Mapping[str, str], facts: Facts) -> tuple[Service, str] | None:
     """The Service of a workload's name that selects pods with another value of one of their labels, and that
-    label's key. None if the Service selects other known pods, or if files contain another version of the
-    target."""
+    label's key. None if the Service selects other known pods, or if any file contains another version of the
+    target: it may be that of the Service's file."""
     whole, workloads = facts.whole, facts.listing(Resource.WORKLOADS)
     found = None if whole is None else whole.together(SERVICE, facts.namespace, target.name)
     service = None if found is None else readable(found, Service)
@@ -227,7 +227,7 @@ def unlike_its_own(target: Target, labels: Mapping[str, str], facts: Facts) -> t
     if (
         key is None
         or not _SWITCHED.isdisjoint(_WORD.findall(key.lower()))
-        or _has_variants(target, workloads)
+        or _differ(whole.versions(target.kind, facts.namespace, target.name))
     ):
         return None
     others = chain(
@@ -243,9 +243,14 @@ def unlike_its_own(target: Target, labels: Mapping[str, str], facts: Facts) -> t
 
 
 def _has_variants(target: Target, workloads: Listing) -> bool:
-    """Whether files contain different objects of the target's kind and name."""
-    same = [each for each in workloads.by(BY_NAME)[target.name] if text(each, "kind") == target.kind.kind]
-    return any(each != same[0] for each in same)
+    """Whether files contain different objects of the target's kind and name that count for its file."""
+    return _differ(
+        [each for each in workloads.by(BY_NAME)[target.name] if text(each, "kind") == target.kind.kind]
+    )
+
+
+def _differ(objects: Sequence[Json]) -> bool:
+    return any(each != objects[0] for each in objects)
 
 
 def named_ports(service: Service) -> tuple[str, ...]:

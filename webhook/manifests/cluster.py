@@ -331,6 +331,9 @@ class NearCluster(WholeObjects):
     def together(self, kind: GroupKind, namespace: str, name: str) -> Json | None:
         return next((obj for obj in self._versions(kind, namespace, name) if not self.apart(obj)), None)
 
+    def versions(self, kind: GroupKind, namespace: str, name: str) -> Sequence[Json]:
+        return self._among.versions(kind, namespace, name)
+
     def every(self, kind: GroupKind, namespace: str | None) -> Iterable[Json]:
         every = self._among.every(kind, namespace)
         if not self.hidden.ids:

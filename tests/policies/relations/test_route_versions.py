@@ -1,4 +1,4 @@
-"""service-port-unknown reads the nearest version of a route."""
+"""service-port-unknown reads the versions of objects in several files."""
 
 from __future__ import annotations
 
@@ -46,3 +46,39 @@ def test_each_file_has_its_own_version() -> None:
         if result.rule == "service-port-unknown"
     ]
     assert found == ["exported/chat.yaml"]
+
+
+WORKLOAD = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: store}
+spec:
+  selector: {matchLabels: {app: LABEL}}
+  template:
+    metadata: {labels: {app: LABEL}}
+    spec: {containers: [{name: c, image: "r/c:1", ports: [{containerPort: 8080}]}]}
+"""
+SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata: {name: store}
+spec: {selector: {app: shop}, ports: [{port: 80, targetPort: 8080}]}
+"""
+
+
+def test_a_service_selects_the_version_of_its_own_file() -> None:
+    def rules_about(files: dict[str, str]) -> list[str]:
+        documents = [
+            Document(file, number, each.obj)
+            for file, text in files.items()
+            for number, each in enumerate(parse(file, text))
+        ]
+        objects = [each.obj for each in documents]
+        cluster = ManifestCluster(objects, sources=[each.source for each in documents])
+        reviews = review_documents(documents, load({}), cluster)
+        return [result.rule for review in reviews for result in review.decision.results]
+
+    other = WORKLOAD.replace("LABEL", "store")
+    assert rules_about({"a.yaml": other, "service.yaml": SERVICE}) == ["service-port-unknown"]
+    own = WORKLOAD.replace("LABEL", "shop")
+    assert rules_about({"a.yaml": other, "guide.yaml": f"{own}---\n{SERVICE}"}) == []
