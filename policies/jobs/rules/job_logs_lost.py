@@ -7,9 +7,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from policies.accelerators.requests import is_large, wants_accelerator
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core import data
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import Run, runs_in
+from policies.core.settings import Field, Model
 from policies.jobs.job_retries_settings import JobRetries
 from policies.jobs.jobs import is_hook, is_labelled_training, is_someone_elses, jobs_in
 from policies.jobs.schedules import period_of
@@ -17,6 +19,7 @@ from policies.jobs.training import runs_training
 from policies.kube.field_paths import field_path
 from policies.kube.metadata import HELM_HOOK
 from policies.kube.objects.metadata import Object
+from policies.kube.scheduling import required_keys
 
 LONG_ENOUGH: Final = 3600
 """Seconds: enough for somebody who waits for the Job."""
@@ -35,11 +38,25 @@ _SHOWN: Final = "helm.sh/hook-output-log-policy"
 """With it, Helm 4 prints the log before it deletes the hook."""
 
 
+class LogStore(Model):
+    """An entry of `log_stores.yaml`: a cloud that by default keeps the logs of deleted pods."""
+
+    label: str = Field(description="the first letters of labels that only its nodes have")
+    source: str = Field(description="its documentation")
+
+
+@data.table
+def _log_stores() -> tuple[LogStore, ...]:
+    return data.load_list(LogStore, "policies.jobs", "log_stores.yaml")
+
+
 def check(target: Target, facts: Facts) -> Findings:
     if is_hook(target.obj):
         yield from _of_failed_hook(target)
         return
     if is_someone_elses(target.obj):
+        return
+    if any(map(_is_logged_elsewhere, target.templates)):
         return
     runs = list(runs_in(target.obj))
     if any(run.life.logs or run.life.recreated for run in runs) or not _matters(target, runs, facts):
@@ -51,6 +68,12 @@ def check(target: Target, facts: Facts) -> Findings:
             yield replace(found, hint=" ".join((found.hint, *(each.hint for each in soon))))
             soon.clear()  # one finding about the log of what has failed
     yield from soon
+
+
+def _is_logged_elsewhere(template: PodTemplate) -> bool:
+    """Whether a pod can only run on nodes whose logs are kept without it."""
+    keys = required_keys(template.typed.spec)
+    return any(key.startswith(each.label) for key in keys for each in _log_stores()) if keys else False
 
 
 def _of_short_lives(target: Target, runs: list[Run], facts: Facts) -> Findings:
