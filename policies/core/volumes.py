@@ -107,7 +107,8 @@ def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
         return False
     volumes = _volumes_of(claim, facts)
     if volumes:
-        return any(volume.spec.is_attached for volume in volumes)
+        attached = any(volume.spec.is_attached for volume in volumes)
+        return attached and not _is_named(claim.spec.storage_class_name or "")
     storage, name = class_of(claim, facts), claim.spec.storage_class_name
     if storage is not None:
         return all(storage.provisioner != each.provisioner for each in unattached())
