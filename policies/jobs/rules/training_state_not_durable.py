@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
@@ -51,6 +51,9 @@ _OUTPUT: Final = re.compile(
 
 _CHECKPOINT: Final = re.compile(r"checkpoint|ckpt", re.IGNORECASE)
 
+_WRITTEN: Final = re.compile(r"checkpoint|ckpt|output|result|save(?![a-z])|state", re.IGNORECASE)
+"""Parts of the names of options, variables and mounts of what a training writes."""
+
 _TRAINS: Final = re.compile(
     r"(?<![a-z])(?:pre)?train|fine-?_?tun|(?<![a-z])(?:sft|dpo|grpo|ppo|rlhf|lora)(?![a-z])|torchrun|deepspeed"
     r"|(?<![a-z])accelerate(?![a-z])|maxtext|axolotl"
@@ -71,7 +74,7 @@ def check(target: Target, facts: Facts) -> Findings:
         t
         for t in target.templates
         if t.completes
-        and (catalogue.requests(t.typed.spec) or (by_kind and _writes_checkpoints(t)))
+        and (_writes_something(t) if catalogue.requests(t.typed.spec) else by_kind and _names_checkpoints(t))
         and _trains(target, t, by_kind=by_kind)
     ]
     if not training or is_someone_elses(target.obj):
@@ -97,20 +100,27 @@ def check(target: Target, facts: Facts) -> Findings:
     )
 
 
-def _writes_checkpoints(template: PodTemplate) -> bool:
-    """Whether training without accelerators says where its checkpoints are: an option, a variable or a mount
-    names a local path."""
+def _names_checkpoints(template: PodTemplate) -> bool:
+    """Whether an option, a variable or a mount names a local path for checkpoints."""
+    return any(_CHECKPOINT.search(name) and value.startswith("/") for name, value in _named(template))
+
+
+def _writes_something(template: PodTemplate) -> bool:
+    """Whether an option, a variable or a mount names what the training writes, or there is a claim for it.
+    Without one it may write nothing that somebody wants, as demonstrations do."""
+    claims = any("persistentVolumeClaim" in volume for volume in maps(template.spec, "volumes"))
+    return claims or any(_WRITTEN.search(name) for name, _ in _named(template))
+
+
+def _named(template: PodTemplate) -> Iterator[tuple[str, str]]:
+    """The options, variables and mounts of the main containers, each with its value."""
     for container in template.containers(Role.MAIN):
-        named = [(each.name, each.value) for each in container.typed.env]
-        named += [(each.mount_path, each.mount_path) for each in container.typed.volume_mounts]
-        if any(_CHECKPOINT.search(name) and value.startswith("/") for name, value in named):
-            return True
-    return any(
-        name.startswith("--") and _CHECKPOINT.search(name) and value.startswith("/")
-        for container in template.containers(Role.MAIN)
-        for command in container_command(template, container).commands
-        for name, value in flags_and_values(command.argv)
-    )
+        yield from ((each.name, each.value) for each in container.typed.env)
+        yield from ((each.mount_path, each.mount_path) for each in container.typed.volume_mounts)
+        for command in container_command(template, container).commands:
+            for name, value in flags_and_values(command.argv):
+                if name.startswith("-"):
+                    yield name, value
 
 
 def _trains(target: Target, template: PodTemplate, *, by_kind: bool) -> bool:

@@ -329,7 +329,7 @@ def test_a_train_job_is_reviewed_with_its_runtime_only() -> None:
 
 def test_training_is_judged_by_the_pods_that_its_runtime_completes() -> None:
     trainer: Json = {
-        "command": ["torchrun", "--nproc-per-node=8", "train.py"],
+        "command": ["torchrun", "--nproc-per-node=8", "train.py", "--output-dir=/out"],
         "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}},
     }
     rules = ("training-shared-memory", "training-state-not-durable")
