@@ -98,6 +98,12 @@ def _directory(server: Server, cache: ModelCache, own: str | None) -> str | None
     return posixpath.normpath(value) if value.startswith("/") and "$" not in value else None
 
 
+def user_of(template: PodTemplate, container: Container) -> int | None:
+    """The user that the container or the pod sets."""
+    security, pod = container.typed.security_context, template.typed.spec.security_context
+    return pod.run_as_user if security.run_as_user is None else security.run_as_user
+
+
 def mounts_at(directory: str, container: Container) -> Iterator[VolumeMount]:
     """The mounts at a directory or above it. A mount below it counts, too: the hub's own subdirectory."""
     for mount in container.typed.volume_mounts:

@@ -11,7 +11,7 @@ from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import release
 from policies.probes.serving import recognised
-from policies.servers.caches import download_of, mounts_at
+from policies.servers.caches import download_of, mounts_at, user_of
 
 _KNOWN: Final = 1000
 """Users up to this number may have a home directory in the image's base, which is / for others."""
@@ -22,7 +22,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if not template.has_own_volumes:
             continue
         for container in template.containers(Role.MAIN):
-            user = _user(template, container)
+            user = user_of(template, container)
             homeless = user if user is not None and user > _KNOWN else None
             refused = (
                 _unreadable(template, container, user, facts)
@@ -32,12 +32,6 @@ def check(target: Target, facts: Facts) -> Findings:
             )
             if refused is not None:
                 yield refused
-
-
-def _user(template: PodTemplate, container: Container) -> int | None:
-    """The user that the container or the pod sets."""
-    security, pod = container.typed.security_context, template.typed.spec.security_context
-    return pod.run_as_user if security.run_as_user is None else security.run_as_user
 
 
 def _unreadable(

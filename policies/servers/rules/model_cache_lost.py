@@ -10,7 +10,7 @@ from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import in_decimal
-from policies.servers.caches import Download, download_of
+from policies.servers.caches import Download, download_of, user_of
 
 _LARGE: Final = 10 * 10**9
 """Bytes. A smaller model is downloaded within a minute or two."""
@@ -24,8 +24,9 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             found = download_of(template, container, facts)
-            if found is not None:
-                yield from _lost(target, template, container, found)
+            if found is None or (found.cache.in_home and not found.moved and user_of(template, container)):
+                continue  # another user has another home directory, which only the image knows
+            yield from _lost(target, template, container, found)
 
 
 def _lost(target: Target, template: PodTemplate, container: Container, found: Download) -> Findings:
