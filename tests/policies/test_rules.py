@@ -4,7 +4,7 @@ The first document of a case is the object under judgement, judged as the webhoo
 after the mutating policies. Further documents are the known objects of the cluster; one with the label
 `mlchassis.dev/policy: "true"` is the policy in force. A bad case begins with every finding, word for word:
 
-    # expect: spec.template.spec.containers[0].livenessProbe sure
+    # expect: spec.template.spec.containers[0].livenessProbe certain
     #   Container model serves and has no livenessProbe: when it hangs, nothing restarts it.
     #   Add a livenessProbe on a local health endpoint.
 
