@@ -92,7 +92,8 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _endpoint_changed(server):
         return "its options move its health endpoint or protect it", _ANNOTATE
-    if server.has_option(*preset.sleep_flags) or server.may_have_option(*preset.sleep_flags):
+    sleeps = preset.sleep_flags
+    if sleeps and (server.has_option(*sleeps) or server.may_have_option(*sleeps)):
         instead = "Annotate the pod template with mlchassis.dev/live-path and a path that computes nothing"
         return "it may sleep without its model, with which its health endpoint computes", instead
     if port is None:
