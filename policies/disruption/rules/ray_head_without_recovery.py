@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.requests import is_large
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_CLUSTER, RAY_SERVICE
 from policies.kube.objects.ray import RayObject, WorkerGroupSpec
-from policies.kube.pods import Role
 
 _SEVERAL: Final = 2
 _OF_A_SERVICE: Final = (
@@ -38,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if not any(is_large(each.view, facts) for each in workers):
         return
     head = next((each for each in target.templates if ".headGroupSpec" in each.path), None)
-    if head is not None and (target.kind == RAY_SERVICE or not _has_memory(head)):
+    if head is not None:
         at = head.path.partition(".headGroupSpec")[0]
         field, loses, fix = _OF_A_SERVICE if target.kind == RAY_SERVICE else _OF_JOBS
         yield Finding(
@@ -47,15 +46,6 @@ def check(target: Target, facts: Facts) -> Findings:
             f"eviction, a failed node), the new head ends all workers, and {loses}.",
             fix,
         )
-
-
-def _has_memory(head: PodTemplate) -> bool:
-    """Whether somebody chose the memory of the head, whose lack is why most heads end. Ray recommends nothing
-    else for clusters of jobs, which are lost with any head."""
-    return any(
-        "memory" in each.typed.resources.requests or "memory" in each.typed.resources.limits
-        for each in head.containers(Role.MAIN)[:1]
-    )
 
 
 def _size(group: WorkerGroupSpec) -> int:
