@@ -25,7 +25,7 @@ from policies.probes.liveness_program import (
     plan_in,
 )
 from policies.probes.probe import LIVENESS
-from policies.probes.recognition import Server
+from policies.probes.recognition import Server, release
 from policies.probes.serving import is_kuberay_container, recognised
 from policies.probes.standard_probes_settings import StandardProbes
 
@@ -101,6 +101,8 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     by = f"the liveness endpoint of {server.name}"
     if known is None:
         return Hang(None, f"{by} was not tried")
+    if known and (constant := _why_constant(server)):
+        return Hang(False, f"{by} does not notice it {constant[0]}", change=constant[1])
     return Hang(True, by, after) if known else Hang(False, f"{by} does not notice it", change=instead)
 
 
@@ -129,6 +131,21 @@ def _replaces_its_workers(server: Server) -> bool:
     """Whether the server served again after each hang without a restart."""
     outcomes = _outcomes(server)
     return bool(outcomes) and all(outcome == "recovers" for outcome in outcomes)
+
+
+def _why_constant(server: Server) -> tuple[str, str] | None:
+    """When the liveness endpoint is blind, though it notices a hang otherwise, and what to change; None if it
+    is not."""
+    notices = server.preset.notices
+    if notices is None:
+        return None
+    if server.version and server.version < release(notices.since):
+        return f"before {notices.since}", f"Use {server.name} {notices.since} or newer."
+    for name, values in notices.unless_env.items():
+        value = server.configured((), (name,))
+        if value is not None and value.lower() in values:
+            return f"with {name}={value}", f"Remove {name}."
+    return None
 
 
 def _by_endpoint(server: Server) -> bool | None:

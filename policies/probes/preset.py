@@ -230,6 +230,16 @@ class Progress(Model):
 _UNSET: Final = Progress()
 
 
+class EndpointNotices(Model):
+    """When the liveness endpoint notices a hang that it does not notice otherwise."""
+
+    since: str = Field(pattern=r"^[0-9]+(\.[0-9]+)+$", description="the first version, by the image's tag")
+    unless_env: Mapping[str, tuple[str, ...]] = Field(
+        {}, description="variables with the values, in lower case, with which it does not"
+    )
+    source: str = Field(description="the code that shows it")
+
+
 class Drain(Model):
     """How long a server finishes open requests after SIGTERM."""
 
@@ -460,6 +470,9 @@ class Preset(Model):
     )
     alive: str | None = Field(
         None, description="the check to suggest for liveness if there is no `livePath`: `a tcpSocket on …`"
+    )
+    notices: EndpointNotices | None = Field(
+        None, description="when the liveness path notices a hang, if not always or never"
     )
     progress: Progress | None = Field(
         None, description="a check that notices hangs which the liveness path does not notice"

@@ -323,7 +323,7 @@ class Recogniser:
             weak_match=not own_image and match is not by_command,
             conditional=argv in conditional,
             has_env_from=launch.has_env_from,
-            version=version if own_image else (),
+            version=version,
             too_old=older is not None and not (older.live_path or older.ready_path),
             version_missing=not version and preset.unversioned is Unversioned.NOTHING,
             possible_arguments=_unused_words(launch, programs) if has_variable else (),

@@ -60,3 +60,40 @@ def test_kuberay_sets_the_probes_of_its_own_container() -> None:
     assert not ray.change
     assert api.noticed is False
     assert api.change
+
+
+@pytest.mark.parametrize(
+    ("image", "program", "port", "env", "noticed", "by"),
+    [
+        ("lmsysorg/sglang:v0.4.9.post6-cu126", "sglang.launch_server", 30000, [], False, "before 0.5"),
+        ("lmsysorg/sglang:v0.5.3", "sglang.launch_server", 30000, [], True, "liveness endpoint"),
+        ("lmsysorg/sglang:latest", "sglang.launch_server", 30000, [], True, "liveness endpoint"),
+        (
+            "lmsysorg/sglang:v0.5.3",
+            "sglang.launch_server",
+            30000,
+            [{"name": "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "value": "False"}],
+            False,
+            "with SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=False",
+        ),
+        ("openmmlab/lmdeploy:v0.9.2", "lmdeploy serve api_server m", 23333, [], False, "before 0.14"),
+        ("openmmlab/lmdeploy:v0.16.0", "lmdeploy serve api_server m", 23333, [], True, "liveness endpoint"),
+    ],
+)
+def test_an_endpoint_notices_a_hang_from_some_version_on(
+    image: str, program: str, port: int, env: list[Json], noticed: bool, by: str
+) -> None:
+    words = program.split()
+    command = [*(["python3", "-m"] if "." in words[0] else []), *words, "--host=0.0.0.0"]
+    container: Json = {
+        "name": "server",
+        "image": image,
+        "command": command,
+        "env": env,
+        "livenessProbe": {"httpGet": {"path": "/health", "port": port}},
+    }
+    obj = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    (template,) = pod_templates(obj, workloads_by_kind())
+    hang = hang_of(template, template.containers()[0], Facts())
+    assert (hang.noticed, by in hang.by) == (noticed, True)
+    assert bool(hang.change) is not noticed
