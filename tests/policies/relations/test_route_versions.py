@@ -31,20 +31,25 @@ spec:
 """
 
 
-def test_each_file_has_its_own_version() -> None:
-    files = {"apps/chat.yaml": "80", "exported/chat.yaml": "8000", "other/chat.yaml": "80"}
+def warned(files: dict[str, str]) -> list[tuple[str, str]]:
+    """The file and the rule of each finding."""
     documents = [
         Document(file, number, each.obj)
-        for file, port in files.items()
-        for number, each in enumerate(parse(file, CHAT.replace("PORT", port)))
+        for file, text in files.items()
+        for number, each in enumerate(parse(file, text))
     ]
     cluster = ManifestCluster([each.obj for each in documents], sources=[each.source for each in documents])
-    found = [
-        review.document.source
+    return [
+        (review.document.source, result.rule)
         for review in review_documents(documents, load({}), cluster)
         for result in review.decision.results
-        if result.rule == "service-port-unknown"
     ]
+
+
+def test_each_file_has_its_own_version() -> None:
+    ports = {"apps/chat.yaml": "80", "exported/chat.yaml": "8000", "other/chat.yaml": "80"}
+    files = {file: CHAT.replace("PORT", port) for file, port in ports.items()}
+    found = [source for source, rule in warned(files) if rule == "service-port-unknown"]
     assert found == ["exported/chat.yaml"]
 
 
@@ -68,15 +73,7 @@ spec: {selector: {app: shop}, ports: [{port: 80, targetPort: 8080}]}
 
 def test_a_service_selects_the_version_of_its_own_file() -> None:
     def rules_about(files: dict[str, str]) -> list[str]:
-        documents = [
-            Document(file, number, each.obj)
-            for file, text in files.items()
-            for number, each in enumerate(parse(file, text))
-        ]
-        objects = [each.obj for each in documents]
-        cluster = ManifestCluster(objects, sources=[each.source for each in documents])
-        reviews = review_documents(documents, load({}), cluster)
-        return [result.rule for review in reviews for result in review.decision.results]
+        return [rule for _, rule in warned(files)]
 
     other = WORKLOAD.replace("LABEL", "store")
     assert rules_about({"a.yaml": other, "service.yaml": SERVICE}) == ["service-port-unknown"]
