@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from policies.core.pod_templates import pod_templates
 from policies.core.workloads import Applied, Workload
@@ -22,7 +22,7 @@ from policies.kube.objects.reading import WrongTypeError, read
 from policies.kube.yaml_text import EMBEDDED, BadDocument, load_all
 
 Spend: TypeAlias = Callable[[int], None]
-"""Spends steps of a review's budget; raises what tells the caller that there are none left."""
+"""Spends steps of a review's budget; raises the caller's own exception if none are left."""
 
 MAX_OBJECTS: Final = 8
 """Objects of one object that are read."""
@@ -120,48 +120,63 @@ def _read(
     tokens = {name: _STAND_IN.format(number) for number, name in enumerate(names)}
     if any(token in value for token in tokens.values()):
         return
-    first = _documents(value, tokens)
-    for index, document in enumerate(first):
+    written = _Text(value, tokens)
+    placeholders = {token: name for name, token in tokens.items()}
+    for index, document in enumerate(written.documents(tokens)):
         if not kind_of(document).kind:
             continue
         if not names:
             yield AppliedObject(path, how, (document,), {})
             continue
         readings = [
-            _corrected(value, index, document, tokens, start, workloads, spend)
-            for start in (tokens, *({name: str(number) for name in names} for number in _NUMBERS))
+            _corrected(written, index, start, workloads, spend)
+            for start in (tokens, *(dict.fromkeys(names, str(number)) for number in _NUMBERS))
         ]
         whole = [each for each in readings if each is not None and kind_of(each) == kind_of(document)]
         if len(whole) == len(readings):
-            yield AppliedObject(path, how, tuple(whole), {token: name for name, token in tokens.items()})
+            yield AppliedObject(path, how, tuple(whole), placeholders)
 
 
-def _documents(written: str, values: Mapping[str, str]) -> Sequence[Any]:
-    """The maps of a text with these values of its placeholders; none if it is not YAML."""
-    filled = _PLACEHOLDER.sub(lambda found: values[found[0]], written)
-    try:
-        found = list(load_all(filled, EMBEDDED, []))
-    except BadDocument:
-        return ()
-    return [each for each in found if isinstance(each, dict)][:MAX_OBJECTS]
+class _Text(Struct, frozen=True):
+    """A text with placeholders."""
+
+    content: str
+    tokens: Mapping[str, str]
+    """What stands in for each placeholder in the first reading."""
+    parsed: dict[tuple[str, ...], Sequence[Any]] = field(default_factory=dict)
+    """The documents by the values of the placeholders: all documents of a text begin with the same ones."""
+
+    def documents(self, values: Mapping[str, str]) -> Sequence[Any]:
+        """The maps of the text with these values of its placeholders; none if it is not YAML."""
+        key = tuple(values.values())
+        if key not in self.parsed:
+            self.parsed[key] = self._parse(values)
+        return self.parsed[key]
+
+    def _parse(self, values: Mapping[str, str]) -> Sequence[Any]:
+        filled = _PLACEHOLDER.sub(lambda found: values[found[0]], self.content)
+        try:
+            found = list(load_all(filled, EMBEDDED, []))
+        except BadDocument:
+            return ()
+        return [each for each in found if isinstance(each, dict)][:MAX_OBJECTS]
 
 
 def _corrected(
-    written: str,
+    written: _Text,
     index: int,
-    first: Json,
-    tokens: Mapping[str, str],
     start: Mapping[str, str],
     workloads: Mapping[GroupKind, Workload],
     spend: Spend,
 ) -> Json | None:
     """A document with the values `start` of its placeholders, and others where a field needs another type;
-    None if there is none with the right types. `first`: the document with `tokens`."""
-    values = dict(start)
+    None if there is none with the right types."""
+    values, tokens = dict(start), written.tokens
     named = {token: name for name, token in tokens.items()}
+    first = written.documents(tokens)[index]
     for _ in range(_MAX_CORRECTIONS):
-        spend(len(written) // _CHARACTERS_A_STEP)
-        documents = _documents(written, values)
+        spend(len(written.content) // _CHARACTERS_A_STEP)
+        documents = written.documents(values)
         if index >= len(documents):
             return None
         obj: Json = documents[index]

@@ -73,7 +73,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_logged_elsewhere(template: PodTemplate) -> bool:
     """Whether a pod can only run on nodes whose logs are kept without it."""
     keys = required_keys(template.typed.spec)
-    return any(key.startswith(each.label) for key in keys for each in _log_stores()) if keys else False
+    return any(key.startswith(each.label) for key in keys for each in _log_stores())
 
 
 def _of_short_lives(target: Target, runs: list[Run], facts: Facts) -> Findings:

@@ -108,7 +108,7 @@ def _names_checkpoints(template: PodTemplate) -> bool:
 def _writes_something(template: PodTemplate) -> bool:
     """Whether an option, a variable or a mount names what the training writes, or there is a claim for it.
     Without one it may write nothing that somebody wants, as demonstrations do."""
-    claims = any("persistentVolumeClaim" in volume for volume in maps(template.spec, "volumes"))
+    claims = any(volume.persistent_volume_claim is not None for volume in template.typed.spec.volumes)
     return claims or any(_WRITTEN.search(name) for name, _ in _named(template))
 
 
