@@ -74,6 +74,7 @@ def mutate(review: Review) -> Decision:
         notes,
         owned=review.owned,
         lists_changes=review.lists_changes,
+        docs_url=config.webhook.docs_url,
     )
 
 

@@ -27,6 +27,7 @@ from webhook.admission.configuration import Config
 from webhook.admission.decision import MAX_RESULTS, Decision
 from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
+from webhook.admission.messages import warnings_of
 from webhook.admission.review import Review
 from webhook.admission.scope import in_scope
 from webhook.config.load import load
@@ -182,6 +183,17 @@ def test_a_crash_stays_in_its_policy() -> None:
 def test_advice_is_a_warning_at_most() -> None:
     decision = mutate(Review(request(pod(labels={"advise": "yes"})), Config(), NoCluster()))
     assert [(v.rule, v.mode) for v in decision.results] == [("seen", Mode.WARN)]
+
+
+def test_advice_at_both_endpoints_cites_published_docs() -> None:
+    config = load({"webhook.yaml": "docsUrl: https://docs.example/chassis"})
+    advised = {"advise": "yes"}
+    for decision in (
+        mutate(Review(request(pod(labels=advised)), config, NoCluster())),
+        validate(Review(request(deployment(template={"labels": advised})), config, NoCluster())),
+    ):
+        cited = "See https://docs.example/chassis/policies.md#seen"
+        assert [warning for warning in warnings_of(decision) if "Mind this." in warning and cited in warning]
 
 
 def test_a_policy_can_be_exempted_with_a_reason() -> None:
