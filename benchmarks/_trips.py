@@ -61,7 +61,6 @@ def _reviews(known: Cluster) -> Reviews:
         Journal(metrics, Tracing()),
         SharedRecords.unshared(),
         traced=False,
-        fast_path_on=lambda: False,
     )
 
 

@@ -214,7 +214,6 @@ def _answering(endpoint: str, obj: Json) -> Any:
         Journal(metrics, Tracing()),
         SharedRecords.unshared(),
         traced=False,
-        fast_path_on=lambda: False,
     )
     group, _, version = obj["apiVersion"].rpartition("/")
     request = {

@@ -35,6 +35,7 @@ from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT, TOPOLOGY
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts
 from policies.core.finding import Certainty, Finding
+from policies.core.groups import LWS_NAME
 from policies.core.listing import Listing
 from policies.core.pod_view import PodView
 from policies.core.reasons import NO_REASONS, Reasons
@@ -54,7 +55,6 @@ _POD_AFFINITY: Final = ("spec", "affinity", "podAffinity")
 _MAX_ALTERNATIVES: Final = 3
 """Alternative labels, each of which multiplies the terms."""
 
-_LEADER_WORKER_SET: Final = "leaderworkerset.sigs.k8s.io/name"
 _LEADER_WORKER_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-key"
 GROUPS: Final = (
     (_LEADER_WORKER_GROUP,),
@@ -357,7 +357,7 @@ def _as_text(labels: Mapping[str, str]) -> str:
 
 def _group(labels: Mapping[str, str]) -> dict[str, str]:
     """The labels that select exactly the pods of a pod's group; empty if there are none."""
-    if labels.get(_LEADER_WORKER_SET) and not labels.get(_LEADER_WORKER_GROUP):
+    if labels.get(LWS_NAME) and not labels.get(_LEADER_WORKER_GROUP):
         return {}  # a leader, before its set's own webhook added the label
     return next(
         ({key: labels[key] for key in keys} for keys in GROUPS if all(labels.get(k) for k in keys)), {}

@@ -117,7 +117,7 @@ def handler_command(container: Container, argv: Sequence[str]) -> CommandSummary
 class ReviewBudget(Struct, frozen=True):
     """The budget of one review, and the cache keys of the commands that it has paid for."""
 
-    budget: StepBudget
+    steps: StepBudget
     paid: set[bytes] = field(default_factory=set)
 
 
@@ -216,12 +216,12 @@ def _read(
 def _charged(key: bytes | None, review: ReviewBudget) -> StepBudget | None:
     """The budget for a command; None if the review has paid for it. Raises BudgetSpent."""
     if key is None:
-        return review.budget
+        return review.steps
     if key in review.paid:
         return None
     review.paid.add(key)
-    review.budget.spend(len(key) // _KEY_BYTES)
-    return review.budget
+    review.steps.spend(len(key) // _KEY_BYTES)
+    return review.steps
 
 
 def cache_key(container: Container, *parts: object) -> bytes | None:

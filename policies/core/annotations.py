@@ -8,6 +8,7 @@ from typing import Final
 from policies.kube.names import closest
 
 DOMAIN: Final = "mlchassis.dev"
+PREFIX: Final = f"{DOMAIN}/"
 
 # On every reviewed object, or on its pod template.
 EXEMPT: Final = f"{DOMAIN}/exempt"
@@ -111,7 +112,7 @@ OTHERS: Final = (
 )
 """The other annotations that users write."""
 
-_NAMES: Final = tuple(known.removeprefix(f"{DOMAIN}/") for known in (*OF_HEALTH, *OTHERS))
+_NAMES: Final = tuple(known.removeprefix(PREFIX) for known in (*OF_HEALTH, *OTHERS))
 _KNOWN: Final = frozenset((*OF_HEALTH, *OTHERS, CHANGED))
 _SIMILARITY: Final = 0.78
 """From 0 to 1. A name at least this similar to a known one is taken for a misspelling."""
@@ -123,9 +124,8 @@ def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
 
     standard-probes itself reports misspelt annotations about health.
     """
-    ours = f"{DOMAIN}/"
-    unknown = [key for key in annotations if key.startswith(ours) and key not in _KNOWN]
+    unknown = [key for key in annotations if key.startswith(PREFIX) and key not in _KNOWN]
     for key in unknown[:_MAX_COMPARED]:
-        close = ours + closest(key.removeprefix(ours).lower(), _NAMES, _SIMILARITY)
+        close = PREFIX + closest(key.removeprefix(PREFIX).lower(), _NAMES, _SIMILARITY)
         if close in OTHERS:
             yield f"annotation {key} is unknown and has no effect; did you mean {close}?"

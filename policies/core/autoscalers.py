@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from policies.core.facts import BY_NAME, Facts
-from policies.core.listing import TypedIndex
+from policies.core.facts import Facts
+from policies.core.listing import BY_NAME, TypedIndex
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import Target

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.core.facts import BY_NAME, Cluster
-from policies.core.listing import Objects, TypedIndex
+from policies.core.facts import Cluster
+from policies.core.listing import BY_NAME, Objects, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
 from policies.kube.objects.services import Service

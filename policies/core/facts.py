@@ -10,8 +10,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from policies.core.listing import BY_NAME as BY_NAME
-from policies.core.listing import Listing, Objects, ObjectT, TypedIndex
+from policies.core.listing import BY_NAME, NO_OBJECTS, Listing, Objects, ObjectT, TypedIndex
 from policies.core.pod_view import PodView, PodViews
 from policies.core.resources import Resource, resource_of
 from policies.core.settings import SettingsLookup, default_settings
@@ -23,9 +22,6 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.reading import readable
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-NO_OBJECTS: Final = Listing()
-"""No objects."""
 
 
 class Cluster(Protocol):

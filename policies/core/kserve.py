@@ -26,7 +26,7 @@ _OF_A_RUNTIME: Final = ("nodeSelector", "affinity", "tolerations", "volumes", "i
 """Fields of a runtime that KServe copies to the pods."""
 _WORKER: Final = "worker-container"
 _TRANSFORMER: Final = "transformer-container"
-_MODE: Final = "serving.kserve.io/deploymentMode"
+DEPLOYMENT_MODE: Final = "serving.kserve.io/deploymentMode"
 _OF_DEPLOYMENTS: Final = ("Standard", "RawDeployment")
 _KSERVE_PORT: Final = 8080
 _PLACEHOLDER: Final = re.compile(r"\{\{-?\s*\.(Name|Namespace)\s*-?\}\}")
@@ -67,7 +67,7 @@ def own_runtime(obj: Json, field: str, others: Iterable[Json] | None) -> OwnRunt
     that is named after its format, which KServe makes a `model` of. None if it may be another one. `others`:
     the known runtimes of the cluster and of the namespace; None if they are unknown."""
     predictor, model = mapping(obj, "spec", "predictor"), mapping(obj, "spec", "predictor", field)
-    if "workerSpec" in predictor or annotations_of(obj).get(_MODE) == "ModelMesh":
+    if "workerSpec" in predictor or annotations_of(obj).get(DEPLOYMENT_MODE) == "ModelMesh":
         return None
     name, known = text(model, "runtime"), [*(others or ())]
     if name:
@@ -209,7 +209,7 @@ def _other_containers(spec: Json, origins: dict[str, str], given: Json, predicto
 def with_own_readiness(obj: Json, spec: Json) -> Json:
     """A service's pod with the readiness probes that KServe adds to Deployments. KServe records the cluster's
     mode in an annotation of every service."""
-    if annotations_of(obj).get(_MODE) not in _OF_DEPLOYMENTS:
+    if annotations_of(obj).get(DEPLOYMENT_MODE) not in _OF_DEPLOYMENTS:
         return spec
     given = spec.get("containers")
     changed = [_ready(each) for each in given] if isinstance(given, list) else given

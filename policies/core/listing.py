@@ -215,6 +215,7 @@ def _name_of(obj: Json) -> Iterator[str]:
 
 BY_NAME: Final = Index(_name_of)
 """The objects of a namespace by their names."""
+NO_OBJECTS: Final = Listing()
 
 
 class InheritedIndices:

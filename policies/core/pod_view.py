@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
-from typing import Final
 
-from policies.core.annotations import DOMAIN
+from policies.core.annotations import PREFIX
 from policies.core.workloads import known_workloads
 from policies.kube.cache import lazy
 from policies.kube.json import Json
@@ -100,9 +99,6 @@ def _add_handlers(probe: Probe, found: set[PodFeature]) -> None:
                 found.add(PodFeature.OTHER_HOST)
 
 
-_OURS: Final = f"{DOMAIN}/"
-
-
 class PodView:
     """A pod, read once: each value is computed at its first use."""
 
@@ -121,7 +117,7 @@ class PodView:
     def chassis_annotations(self) -> Mapping[str, str]:
         """The annotations of `mlchassis.dev`."""
         annotations = self.typed.metadata.annotations
-        return {key: value for key, value in annotations.items() if key.startswith(_OURS)}
+        return {key: value for key, value in annotations.items() if key.startswith(PREFIX)}
 
     @lazy
     def owner(self) -> OwnerReference | None:

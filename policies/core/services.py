@@ -10,9 +10,9 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.dns import cluster_host, resolve, service_names
-from policies.core.facts import BY_NAME, Facts, WholeObjects
+from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty
-from policies.core.listing import Index, Listing, TypedIndex
+from policies.core.listing import BY_NAME, Index, Listing, TypedIndex
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import (

@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.core.dns import ResolvedService, resolve
-from policies.core.facts import BY_NAME, NO_OBJECTS, Cluster
+from policies.core.facts import Cluster
 from policies.core.finding import Certainty
-from policies.core.listing import Listing, is_manifest
+from policies.core.listing import BY_NAME, NO_OBJECTS, Listing, is_manifest
 from policies.core.resources import Resource
 from policies.core.services import selected_workloads, selects
 from policies.core.target import Target

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from policies.core.contracts import Rule
-from policies.core.facts import NO_OBJECTS, Cluster
+from policies.core.facts import Cluster
 from policies.core.finding import Certainty, Finding
-from policies.core.listing import Listing
+from policies.core.listing import NO_OBJECTS, Listing
 from policies.core.resources import Resource
 from tests.policies.test_rules import Case, cases_of, findings
 from tests.tables import table

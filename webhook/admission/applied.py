@@ -17,7 +17,7 @@ from policies.commands import BudgetSpent
 from policies.core import registry
 from policies.core.applied import AppliedObject, applied_objects
 from policies.core.contracts import Rule
-from policies.core.coverage import NO_TEMPLATE, Coverage, Reading, Unread, has_no_pods
+from policies.core.coverage import NO_TEMPLATE, Coverage, Reading, Unread
 from policies.core.facts import Cluster, NoCluster, WholeObjects
 from policies.core.finding import Finding, Mode
 from policies.core.listing import Listing
@@ -25,10 +25,9 @@ from policies.core.resources import Resource
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text
-from policies.kube.metadata import annotations_of
-from webhook.admission.bounds import Bounds, bounded
+from webhook.admission.bounds import bounded, is_known
 from webhook.admission.decision import Result, with_short_texts
-from webhook.admission.exemptions import Exemptions, may_exempt
+from webhook.admission.exemptions import exemption, may_exempt
 from webhook.admission.projection import project
 from webhook.admission.review import Context, Review
 from webhook.admission.rules import findings
@@ -68,9 +67,7 @@ def applied_results(review: Review, workload: Workload, reported: Sequence[Resul
     results: list[Result] = []
     read: dict[str, str] = {}
     try:
-        objects = applied_objects(
-            review.object, workload, review.config.workloads, review.budget.budget.spend
-        )
+        objects = applied_objects(review.object, workload, review.config.workloads, review.budget.steps.spend)
         for each in objects:
             found = _judged(each, review, workload)
             if found is not None:
@@ -111,8 +108,10 @@ def _findings_in(
     namespace = text(obj, "metadata", "namespace") or review.request.namespace
     known = _cluster_of(applied, review)
     find = known.named if isinstance(known, WholeObjects) else None
-    bounds: Bounds = bounded(obj, config.workloads, review.budget, find, namespace)
-    if bounds.left_out or not (kind in config.workloads or has_no_pods(kind)):
+    if not is_known(kind, config.workloads):
+        return None
+    bounds = bounded(obj, config.workloads, review.budget, find, namespace)
+    if bounds.left_out:
         return None
     context = Context.of(obj, namespace, config, known)
     projection = project(obj, bounds.templates, context)
@@ -160,8 +159,6 @@ def _result(rule: Rule, finding: Finding, applied: AppliedObject, review: Review
 
 def _exemption(rule: Rule, applied: AppliedObject, review: Review) -> str | None:
     """The reason of an exemption from a rule, of the applied object or of the outer one."""
-    for obj in (applied.obj, review.object):
-        known = Exemptions.read(annotations_of(obj), review.config, review.context.namespace)
-        if rule.id in known.reasons:
-            return known.reasons[rule.id]
-    return None
+    config, namespace = review.config, review.context.namespace
+    own = exemption(rule.id, applied.obj, config, namespace)
+    return exemption(rule.id, review.object, config, namespace) if own is None else own

@@ -8,14 +8,14 @@ every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
 from policies.commands import BudgetSpent, StepBudget
 from policies.containers.commands import ReviewBudget, commands_fit
-from policies.core.annotations import DOMAIN, EXEMPT
+from policies.core.annotations import EXEMPT, PREFIX
 from policies.core.coverage import Coverage, coverage, has_no_pods
 from policies.core.pod_bases import Find
 from policies.core.pod_templates import pod_templates
@@ -40,7 +40,6 @@ MAX_KEY_LENGTH: Final = 1024
 MAX_NAME_LENGTH: Final = 1024
 """Characters of a container's name or image."""
 
-_OURS: Final = f"{DOMAIN}/"
 _FIELD: Final = 3
 _TEMPLATE: Final = 200
 _ANNOTATION: Final = 100
@@ -55,6 +54,7 @@ _ELEMENTS: Final[Mapping[str, int]] = {
 }
 """Steps of mutators and rules for each element of these fields, in addition to its own fields."""
 _UNREAD: Final = frozenset({"managedFields", "status"})
+_MAX_SENTENCES: Final = 4
 
 
 class Bounds(Struct, frozen=True):
@@ -64,10 +64,13 @@ class Bounds(Struct, frozen=True):
     """The pod templates that can be decided."""
     left_out: tuple[str, ...] = ()
     """A sentence for each part that can't be decided."""
-    any_read: bool = True
-    """Whether any part of the object can be decided."""
     shapes: Shapes | None = None
     """Pod specs found by their structure if the kind is unknown."""
+
+    @property
+    def any_read(self) -> bool:
+        """Whether any part of the object can be decided."""
+        return bool(self.templates) or not self.left_out
 
     def coverage(self, obj: Json, workloads: Mapping[GroupKind, Workload]) -> Coverage:
         """The read and unread parts of the object."""
@@ -87,20 +90,20 @@ def bounded(
     namespace: str = "",
 ) -> Bounds:
     """The parts of an object that `budget` pays for. `find` looks up the objects that complete its pods."""
-    steps = budget.budget
+    steps = budget.steps
     kind = kind_of(obj)
     try:
         if problem := _measured(obj, steps):
-            return Bounds((), (_sentence("", problem),), any_read=False)
+            return Bounds((), (_sentence("", problem),))
         if kind != POD:  # the type of a Pod is that of its template
             read(obj, type_of(kind))
-        shapes = None if _is_known(kind, workloads) else found_by_shape(obj)
+        shapes = None if is_known(kind, workloads) else found_by_shape(obj)
         templates = pod_templates(obj, workloads, find, namespace) if shapes is None else shapes.templates
         steps.spend(_TEMPLATE * len(templates))
     except BudgetSpent:
-        return Bounds((), (_sentence("", "it is too large for a review to read"),), any_read=False)
+        return Bounds((), (_sentence("", "it is too large for a review to read"),))
     except WrongTypeError as error:
-        return Bounds((), (_sentence("", str(error)),), any_read=False)
+        return Bounds((), (_sentence("", str(error)),))
     decided, undecided = [], []
     for template in templates:
         if problem := _wrong_type(template) or _unnameable(template):
@@ -109,10 +112,11 @@ def bounded(
             decided.append(template)
         else:
             undecided.append(_sentence(template.path, "its commands take too long to read in a review"))
-    return Bounds(tuple(decided), _few(undecided), any_read=bool(decided) or not undecided, shapes=shapes)
+    return Bounds(tuple(decided), _few(undecided), shapes)
 
 
-def _is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
+def is_known(kind: GroupKind, workloads: Mapping[GroupKind, Workload]) -> bool:
+    """Whether it is known which pods objects of a kind have."""
     return kind in workloads or has_no_pods(kind)
 
 
@@ -154,7 +158,7 @@ def _measured(obj: Json, budget: StepBudget) -> str:
 
 def _problem_of_annotations(annotations: Json, budget: StepBudget) -> str:
     for key, value in annotations.items():
-        if not key.startswith(_OURS):
+        if not key.startswith(PREFIX):
             continue
         budget.spend(_ANNOTATION)
         longest = MAX_EXEMPTION_LENGTH if key == EXEMPT else MAX_ANNOTATION_LENGTH
@@ -183,7 +187,7 @@ def _sentence(path: str, why: str) -> str:
     return f"{what} isn't reviewed: {why}. It is neither changed nor refused"
 
 
-def _few(sentences: Iterable[str], most: int = 4) -> tuple[str, ...]:
-    every = tuple(sentences)
-    more = len(every) - most
-    return every if more <= 0 else (*every[:most], f"and {more:,} more pod templates are not decided")
+def _few(sentences: Sequence[str]) -> tuple[str, ...]:
+    more = len(sentences) - _MAX_SENTENCES
+    kept = tuple(sentences[:_MAX_SENTENCES])
+    return kept if more <= 0 else (*kept, f"and {more:,} more pod templates are not decided")

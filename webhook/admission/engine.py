@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from policies.core.coverage import not_reviewed
 from policies.core.finding import Mode
 from policies.kube.group_kinds import POD
 from webhook.admission.applied import applied_results
@@ -31,7 +32,7 @@ from webhook.admission.projection import project
 from webhook.admission.ratcheting import OldObject, known_changes, ratchet
 from webhook.admission.review import Review
 from webhook.admission.rules import judge, notes_about_annotations
-from webhook.admission.scope import coverage_out_of_scope, in_scope
+from webhook.admission.scope import out_of_scope
 
 Decide = Callable[[Review], Decision]
 """`mutate` or `validate`."""
@@ -54,8 +55,8 @@ def decide(review: Review) -> Decision:
 def mutate(review: Review) -> Decision:
     """The object after all mutators in force for it."""
     obj, config = review.object, review.config
-    mutators = mutators_of(review.kind, review.request.operation) if in_scope(review.request, config) else ()
-    if not mutators:
+    mutators = mutators_of(review.kind, review.request.operation)
+    if not mutators or out_of_scope(review.request, config):
         return Decision(obj)
     if review.bounds.left_out:
         return Decision(obj, notes=review.bounds.left_out, owned=review.owned)
@@ -81,8 +82,8 @@ def mutate(review: Review) -> Decision:
 def validate(review: Review) -> Decision:
     """All findings about the object, each with its mode."""
     obj, config = review.object, review.config
-    if not in_scope(review.request, config):
-        return Decision(obj, coverage=coverage_out_of_scope(review.request, config))
+    if why := out_of_scope(review.request, config):
+        return Decision(obj, coverage=not_reviewed(review.kind, why))
     bounds = review.bounds
     covered = bounds.coverage(obj, config.workloads)
     decision = Decision(obj, owned=review.owned, docs_url=config.webhook.docs_url, coverage=covered)
@@ -91,7 +92,7 @@ def validate(review: Review) -> Decision:
     projection = project(obj, bounds.templates, review.context)
     judged = judge(projection, review)
     old = OldObject.of(review)
-    results, crashes = ratchet(judged.results, judged.crashes, review, projection.target, old)
+    results, crashes = ratchet(judged.results, judged.crashes, review, old)
     workload = config.workloads.get(review.kind)
     if workload is not None and workload.applied and not review.owned:
         applied = applied_results(review, workload, results)

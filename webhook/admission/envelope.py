@@ -6,6 +6,7 @@ Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admis
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,10 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, mapping, strings, text
 
 API_VERSION = "admission.k8s.io/v1"
+UID_WITHIN: Final = 1024
+"""Bytes of an unparsed body that are searched for its uid."""
+_UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
+"""The API server writes the uid at the beginning of the request, the first object of that name."""
 MAX_VALUES: Final = 300_000
 """JSON values in a review. They are counted before parsing and bound its cost. Objects with more than 20,000
 fields are undecided (`webhook.admission.bounds`); an update contains two objects with managed fields."""
@@ -80,6 +85,19 @@ def parse(body: bytes) -> Request:
         username=text(request, "userInfo", "username"),
         groups=tuple(strings(request, "userInfo", "groups")),
     )
+
+
+def place_of_uid(body: bytes) -> tuple[int, int]:
+    """Where the uid begins and ends in a body that is not parsed; 0 and 0 if it is not where the API server
+    writes it."""
+    found = _UID.search(body, 0, UID_WITHIN)
+    return found.span(1) if found else (0, 0)
+
+
+def uid_of(body: bytes) -> str:
+    """The uid of a review that is not parsed; empty if it is not where the API server writes it."""
+    start, end = place_of_uid(body)
+    return body[start:end].decode()
 
 
 def too_many_values(body: bytes) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from policies.core import registry
 from policies.core.annotations import EXEMPT
 from policies.core.contracts import Mutator
@@ -15,7 +17,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from webhook.admission.configuration import Effective
-from webhook.admission.decision import Change, Decision, Result, crash_from, with_short_texts
+from webhook.admission.decision import Change, Crash, Result, crash_from, with_short_texts
 from webhook.admission.exemptions import Exemptions
 from webhook.admission.json_patch import diff
 from webhook.admission.review import Context
@@ -37,7 +39,20 @@ def _of_kind(
     )
 
 
-def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decision:
+class Folded(Struct, frozen=True):
+    """An object after its mutators."""
+
+    object: Json
+    """With the changes of those in mode enforce."""
+    changes: tuple[Change, ...]
+    results: tuple[Result, ...]
+    """Their advice, and the exemptions from them."""
+    crashes: tuple[Crash, ...]
+    notes: tuple[str, ...]
+    """About exemptions that don't count."""
+
+
+def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Folded:
     """The object after the mutators that are in force for it, applied one after the other."""
     effective, facts = context.effective, context.facts
     exemptions = Exemptions.read(annotations_of(obj), context.config, context.namespace)
@@ -67,7 +82,7 @@ def fold(obj: Json, mutators: Iterable[Mutator[Any]], context: Context) -> Decis
                 for finding in advice
                 if not _reported_by_a_rule(finding, effective)
             ]
-    return Decision(current, (), tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
+    return Folded(current, tuple(changes), tuple(results), tuple(crashes), exemptions.notes)
 
 
 def _reported_by_a_rule(finding: Finding, effective: Effective) -> bool:

@@ -14,8 +14,8 @@ from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
-from webhook.admission.decision import Change, Crash, Decision, Result
-from webhook.admission.mutators import fold, mutators_of
+from webhook.admission.decision import Change, Crash, Result
+from webhook.admission.mutators import Folded, fold, mutators_of
 from webhook.admission.review import Context
 
 
@@ -72,12 +72,12 @@ def project(obj: Json, templates: Iterable[PodTemplate], context: Context) -> Pr
     return Projection(target, projected, tuple(changes), tuple(advice), tuple(crashes))
 
 
-def _folded(pod: Json, context: Context) -> Decision:
+def _folded(pod: Json, context: Context) -> Folded:
     """A pod after the mutators that are in force for it."""
     return fold(pod, mutators_of(POD), context.of_pod(pod))
 
 
-def _at(template: PodTemplate, folded: Decision) -> list[Change]:
+def _at(template: PodTemplate, folded: Folded) -> list[Change]:
     """The changes of a pod, with their paths in the workload."""
     return [
         dataclasses.replace(

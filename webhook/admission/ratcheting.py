@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from policies.core.contracts import Rule
 from policies.core.finding import Certainty, Finding, Mode
-from policies.core.target import PodTemplate, Target
+from policies.core.target import PodTemplate
 from policies.kube.field_paths import named, value_at
 from policies.kube.json import Json, dig, mapping, text
 from webhook.admission.bounds import bounded
@@ -55,7 +55,7 @@ class OldObject:
 
 
 def ratchet(
-    results: Sequence[Result], crashes: Sequence[Crash], review: Review, target: Target, old: OldObject | None
+    results: Sequence[Result], crashes: Sequence[Crash], review: Review, old: OldObject | None
 ) -> tuple[Sequence[Result], Sequence[Crash]]:
     """Turn refusals into warnings if they would stop a running workload (owned objects and old findings), or
     if a part of the object isn't reviewed."""
@@ -74,7 +74,7 @@ def ratchet(
     known = _OldFindings(old.obj, found)
     kept: list[Result] = []
     for result in results:
-        place = (result.rule, named(target.obj, result.finding.path))
+        place = (result.rule, named(review.object, result.finding.path))
         value = value_at(review.object, result.finding.path)
         is_old = known.include(place, result.finding, value)
         kept += _as_warnings([result], "the object already had it before this update") if is_old else [result]

@@ -21,6 +21,7 @@ from policies.core.pod_templates import with_own_runtime
 from policies.core.pod_view import PodFeature
 from policies.core.runs import run_of
 from policies.core.target import PodTemplate, Target
+from policies.kube.cache import Cache
 from policies.kube.field_paths import scopes
 from policies.kube.group_kinds import INFERENCE_SERVICE, GroupKind
 from policies.kube.json import Json
@@ -147,14 +148,7 @@ def findings(
             denies = config.webhook.on_error == "deny" and effective.rule_mode(rule) is Mode.ENFORCE
             crashes.append(crash_from(rule.id, error, denies=denies))
     if not all(template.is_exact and not template.claims for template in target.templates):
-        known, by_spec = _cached(in_base), defaultdict[str, list[PodTemplate]](list)
-        for template in target.templates:
-            by_spec[template.spec_path].append(template)
-        found = [
-            (rule, placed)
-            for rule, finding in found
-            if (placed := _placed(rule, finding, target, by_spec, known)) is not None
-        ]
+        found = _all_placed(found, target, in_base)
     if len(found) > 1:
         found.sort(key=lambda each: (each[0].id in config.own_rules, *registry.sort_key(each[0])))
     return found, crashes
@@ -173,6 +167,24 @@ def _without_room(found: Sequence[tuple[Rule, Finding]], obj: Json) -> Sequence[
         (rule, replace(finding, certainty=Certainty.UNDECIDED) if rule.at_once else finding)
         for rule, finding in found
         if not rule.at_once or (not run.is_delegated and finding.certainty is Certainty.CERTAIN)
+    ]
+
+
+def _all_placed(
+    found: Iterable[tuple[Rule, Finding]], target: Target, in_base: InBase
+) -> list[tuple[Rule, Finding]]:
+    known, by_spec = Cache(), defaultdict[str, list[PodTemplate]](list)
+    for template in target.templates:
+        by_spec[template.spec_path].append(template)
+    return [
+        (rule, placed)
+        for rule, finding in found
+        if (
+            placed := _placed(
+                rule, finding, target, by_spec, lambda base: known.once_for(id(base), in_base, base)
+            )
+        )
+        is not None
     ]
 
 
@@ -207,17 +219,6 @@ def _placed(
         return None
     message = f"{base.kind.kind} {base.name}, {path}: {finding.message}"
     return replace(finding, path=base.at, message=message, certainty=finding.certainty.in_doubt())
-
-
-def _cached(in_base: InBase) -> InBase:
-    found: dict[int, Collection[tuple[str, str]]] = {}
-
-    def cached(base: Base) -> Collection[tuple[str, str]]:
-        if id(base) not in found:
-            found[id(base)] = in_base(base)
-        return found[id(base)]
-
-    return cached
 
 
 @lru_cache(maxsize=256)

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from policies.core.annotations import ADMISSION, OVERRIDE, POLICY_LABEL
-from policies.core.coverage import Coverage, not_reviewed
-from policies.kube.group_kinds import kind_of
 from policies.kube.json import dig
 from policies.kube.metadata import annotations_of, labels_of
 from webhook.admission.configuration import Config
@@ -22,18 +20,21 @@ _NODE: Final = "system:node:"
 _NODES: Final = "system:nodes"
 
 
-def in_scope(request: Request, config: Config) -> bool:
-    """Whether the request is reviewed. Subresources, objects that are being deleted and mirror pods are
-    not."""
-    if request.object is None or request.subresource or request.operation not in ("CREATE", "UPDATE"):
-        return False
+def out_of_scope(request: Request, config: Config) -> str:
+    """Why a request is not reviewed; empty if it is."""
+    if request.object is None or request.operation not in ("CREATE", "UPDATE"):
+        return "only creates and updates are"
+    if request.subresource:
+        return "it is a subresource"
     deleted = dig(request.object, "metadata", "deletionTimestamp") is not None
     if deleted and not (request.operation == "CREATE" and request.username):  # a user may write the field
-        return False
+        return "it is being deleted"
     if is_mirror_pod(request):
-        return False
+        return "it is a mirror pod"
     own_policy = labels_of(request.object).get(POLICY_LABEL) in ("true", OVERRIDE)
-    return own_policy or config.webhook.namespaces.covers(request.namespace)
+    if own_policy or config.webhook.namespaces.covers(request.namespace):
+        return ""
+    return f"the policy excludes namespace {request.namespace}"
 
 
 def is_disabled(*labels: Mapping[str, str]) -> bool:
@@ -46,11 +47,3 @@ def is_mirror_pod(request: Request) -> bool:
     if MIRROR not in annotations_of(request.object or {}):
         return False
     return not request.username or (request.username.startswith(_NODE) and _NODES in request.groups)
-
-
-def coverage_out_of_scope(request: Request, config: Config) -> Coverage:
-    """The coverage of an object that is not reviewed, with the reason."""
-    kind = kind_of(request.object or {})
-    if not config.webhook.namespaces.covers(request.namespace):
-        return not_reviewed(kind, f"the policy excludes namespace {request.namespace}")
-    return not_reviewed(kind, "it is a mirror pod, a subresource or an object that is being deleted")

@@ -24,7 +24,7 @@ from policies.kube.metadata import controller
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
-from webhook.admission.scope import in_scope, is_disabled
+from webhook.admission.scope import is_disabled, out_of_scope
 from webhook.cli.cluster_facts import ClusterSnapshot, read_facts, read_names
 from webhook.cli.connection import Wait
 from webhook.cli.reviewed import Reviewed
@@ -169,7 +169,7 @@ class Scan(Struct, frozen=True):
         document = Document(self.source, None, obj, exempted_at=exempted_at)
         # As in admission, the namespace of a cluster-scoped object is empty.
         request = replace(document.request(), namespace=document.namespace)
-        if self._disabled(document.namespace) or not any(in_scope(request, each) for each in self.configs):
+        if self._disabled(document.namespace) or all(out_of_scope(request, each) for each in self.configs):
             return ()
         if _finished(obj) or self._reviewed_at_owner(obj):
             return ()

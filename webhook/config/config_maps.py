@@ -25,13 +25,14 @@ webhook configurations."""
 FAILURE_POLICY: Final = "failurePolicy"
 """`Ignore`: every webhook entry gets this failurePolicy."""
 SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {WEBHOOKS: ("off", "observe"), FAILURE_POLICY: ("Ignore",)}
-OBSERVED: Final[Mapping[str, str]] = {"rules.yaml": "profile: observe\n"}
+OBSERVING: Final[Mapping[str, str]] = {"rules.yaml": "profile: observe\n"}
+"""The policy that changes and refuses nothing."""
 
 
 def merged(policy: Mapping[str, str], override: Mapping[str, str]) -> Mapping[str, str]:
     """The keys of the policy merged with those of the override."""
     if override.get(WEBHOOKS, "").strip() in SWITCHES[WEBHOOKS]:
-        return OBSERVED
+        return OBSERVING
     own = {key: text for key, text in override.items() if key not in SWITCHES}
     return {
         **policy,

@@ -21,16 +21,13 @@ from policies.kube.json import Json
 from puller.mounted import linked, read_mounted
 from webhook.admission.configuration import Config
 from webhook.config import config_maps
-from webhook.config.config_maps import as_text, keys
+from webhook.config.config_maps import OBSERVING, as_text, keys
 from webhook.config.load import PolicyError, load, own_rules
 from webhook.kube import events, paths
 from webhook.kube.calls import Writes
 from webhook.kube.reflector import Lister, OneObject, Reflector
 
 log = structlog.get_logger()
-
-UNTIL_READ = {"rules.yaml": "profile: observe\n"}
-"""The policy until a valid one is read. The defaults could enforce rules that the user has switched off."""
 
 _DAY = 24 * 3600
 _EPOCH = date(1970, 1, 1)
@@ -58,7 +55,8 @@ class LivePolicy:
         """`namespace`: the webhook's own, where policies are judged; empty: everywhere. `clock`: seconds
         since the epoch."""
         self._clock, self._namespace = clock, namespace
-        self._config = self._load(UNTIL_READ)
+        # Until a valid policy is read: the defaults could enforce rules that the user has switched off.
+        self._config = self._load(OBSERVING)
         self.read = asyncio.Event()
         """Set after the first attempt to read the source."""
         self.fails_open = False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from sys import getsizeof
 from typing import Any, Final, TypeAlias, TypeVar
 
-from policies.core.listing import Change, InheritedIndices, Listing
+from policies.core.listing import NO_OBJECTS, Change, InheritedIndices, Listing
 from policies.core.resources import Resource, ResourceKind, resource_kinds
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects.reading import WrongTypeError
@@ -28,7 +28,6 @@ from webhook.kube.reflector import Lister, Reflector
 
 K = TypeVar("K")
 
-EMPTY = Listing()
 MERGED_KEPT = 5_000
 """The maximum number of cached listings of several kinds."""
 
@@ -107,7 +106,7 @@ class ClusterCache:
             merged = Listing((item for part in parts for item in part), self._carried.pop(key, None))
             if not merged:
                 self._merged.pop(key, None)
-                return EMPTY
+                return NO_OBJECTS
             if len(self._merged) >= MERGED_KEPT:
                 self._merged.clear()  # most belong to deleted namespaces
                 self._carried.clear()
@@ -190,7 +189,7 @@ class Store(_Sink):
             elif namespace in self._objects:
                 known = Listing(self._objects[namespace].values(), carried)
             else:
-                return EMPTY
+                return NO_OBJECTS
             self._listings[namespace] = known
         return known
 
@@ -323,7 +322,7 @@ class ObservedStarts(_Sink):
         self._listed = False
 
     def listing(self, namespace: str | None) -> Listing:
-        return self._listings.get(namespace, EMPTY)
+        return self._listings.get(namespace, NO_OBJECTS)
 
     def begin(self) -> None:
         self._listed = False

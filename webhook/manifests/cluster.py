@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from policies.core.autoscalers import autoscaler_of_scaled_object
-from policies.core.facts import NO_OBJECTS, WholeObjects
-from policies.core.listing import Listing
+from policies.core.facts import WholeObjects
+from policies.core.listing import NO_OBJECTS, Listing
 from policies.core.resources import Resource, resource_kinds
 from policies.core.workloads import known_workloads
 from policies.kube.cache import Cache

@@ -6,7 +6,7 @@
 | which process watches which | `supervisor`, `worker`, `shared_memory` |
 | which parts a worker has, and which needs which | `assembly` |
 | how connections and bodies are limited | `connections`, `bodies` |
-| how long a review may take | `admission_server`: `time_limit`; until its worker is ended: `reviews` |
+| how long a review may take | `reviews`: `time_limit`; until its worker is ended: `HOLD_SECONDS` |
 | how a request becomes an answer | `admission_server`, `reviews`, `endpoints` |
 | how requests in flight end before a replica stops | `worker`, by the drain of `admission_server` |
 | how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |

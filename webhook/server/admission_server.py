@@ -9,12 +9,10 @@ review in the form that API servers send, without aiohttp: parsing it as HTTP co
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
@@ -28,7 +26,7 @@ from webhook.server.bodies import Refusal
 from webhook.server.connections import Acceptor, Connection, FastPath, Refusals, track_requests
 from webhook.server.journal import Journal
 from webhook.server.log import RateLimitedLog
-from webhook.server.reviews import Endpoint, OnError, Reviews
+from webhook.server.reviews import Endpoint, OnError, Reviews, time_limit
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.tracing import Tracing
 
@@ -38,23 +36,6 @@ if TYPE_CHECKING:  # it may have been deleted
 BACKLOG: Final = 1024
 LAST_HANDSHAKES_SECONDS: Final = 0.2
 """How long the end of a drain waits for handshakes that have begun."""
-DEFAULT_TIMEOUT: Final = 10.0
-MAX_TIMEOUT: Final = 30.0
-DEADLINE_MARGIN: Final = 0.1
-"""Share of the caller's timeout that is reserved for sending the answer."""
-_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
-
-
-@lru_cache(64)
-def time_limit(timeout: str) -> float:
-    """Seconds from the first byte of a request to its answer.
-
-    `timeout`: the request's `?timeout=` as Go writes it (`5s`, `1m0s`, `500ms`); other text counts as absent.
-    """
-    match = _DURATION.fullmatch(timeout)
-    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups()) if match else (0,) * 4
-    total = hours * 3600 + minutes * 60 + seconds + millis / 1000
-    return min(total or DEFAULT_TIMEOUT, MAX_TIMEOUT) * (1 - DEADLINE_MARGIN)
 
 
 class Readiness(Struct):
@@ -96,9 +77,7 @@ class AdmissionServer:
         self._tracing = tracing or Tracing()
         self._shared = shared or SharedRecords.unshared()
         journal = Journal(metrics, self._tracing)
-        self._reviews = Reviews(
-            endpoints, on_error, metrics, journal, self._shared, self._tracing.on, fast_path_on
-        )
+        self._reviews = Reviews(endpoints, on_error, metrics, journal, self._shared, self._tracing.on)
         self._metrics, self.readiness = metrics, readiness
         self._drain_patience = drain_patience
         self._runner: web.AppRunner | None = None
@@ -134,8 +113,8 @@ class AdmissionServer:
             self._runner.server,
             tls,
             self._refusals,
-            (self._fast_path, self) if self._fast_path else None,
             self._shared,
+            (self._fast_path, self) if self._fast_path else None,
             access_log=None,
             keepalive_timeout=connections.KEEP_ALIVE_SECONDS,
             # A gzip bomb is refused by its header instead of being unpacked.
@@ -192,7 +171,7 @@ class AdmissionServer:
 
         return handle
 
-    def time_limit(self, head: Head) -> float | None:
+    def plain_time_limit(self, head: Head) -> float | None:
         """See `connections.PlainHandler`."""
         if self.readiness.draining or head.endpoint not in self._reviews.synchronous:
             return None

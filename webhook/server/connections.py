@@ -78,7 +78,7 @@ class Refusals:
 class PlainHandler(Protocol):
     """Answers plain requests."""
 
-    def time_limit(self, head: Head) -> float | None:
+    def plain_time_limit(self, head: Head) -> float | None:
         """Seconds from the first byte of the request to its answer; None if aiohttp must read it."""
         ...
 
@@ -123,7 +123,7 @@ class Connection(web.RequestHandler):
         self._received = 0
         """Bytes received of the current request."""
         self._fast = fast
-        self._reader = fast[0].Reader(fast[1].time_limit, FREE) if fast else None
+        self._reader = fast[0].Reader(fast[1].plain_time_limit, FREE) if fast else None
         """None once aiohttp reads the connection."""
         self._timer: asyncio.TimerHandle | None = None
         self._began: float | None = None
@@ -264,8 +264,8 @@ class Acceptor:
         server: web.Server,
         tls: Callable[[], ssl.SSLContext] | None,
         refusals: Refusals,
+        shared: SharedRecords,
         fast: tuple[FastPath, PlainHandler] | None = None,
-        shared: SharedRecords | None = None,
         most: int | None = None,
         **options: Any,
     ) -> None:
@@ -274,7 +274,7 @@ class Acceptor:
         `fast` answers plain requests; `shared` shows the connections of the other workers; `options` are
         those of aiohttp's request handler."""
         self._server, self._tls, self.refusals, self._fast = server, tls, refusals, fast
-        self._shared = shared or SharedRecords.unshared()
+        self._shared = shared
         self._options = options
         self._most = most or min(MAX_CONNECTIONS, max(descriptor_limit() - SPARE_DESCRIPTORS, 16))
         self._connections: set[Connection] = set()

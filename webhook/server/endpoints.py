@@ -59,19 +59,20 @@ class Decider(Struct, frozen=True):
 
     def recall(self, body: bytes) -> Recalled | None:
         """See `webhook.server.reviews.Recalling`."""
-        if self.memo is None:
+        config = self.policy.config
+        if self.memo is None or not config.webhook.fast_path:
             return None
-        return self.memo.recall(self.name, body, self.policy.config, self.cluster)
+        return self.memo.recall(self.name, body, config, self.cluster)
 
 
 def on_error(policy: LivePolicy) -> OnError:
     """The answer of an endpoint that raises an exception: a bug in the webhook."""
 
-    def respond(name: str, request: Request) -> Response:
+    def after_crash(name: str, request: Request) -> Response:
         sentence = f"ML Chassis failed to {name} this object (see its log). Please report it"
         denies = name == "validate" and policy.config.webhook.on_error == "deny"
         if denies and not never_refused(request, policy.config):
             return denied(f"{sentence}. The policy sets onError: deny.")
         return allowed([f"{sentence}. It was admitted unchanged."])
 
-    return respond
+    return after_crash

@@ -24,6 +24,8 @@ _LOGGED: Final = ("changed", "denied")
 """The outcomes that get a log line at level info."""
 
 
+_NOT_TRACED: Final = ("uid", "endpoint")
+
 LogFields = dict[str, str | bool]
 
 
@@ -62,7 +64,7 @@ class Journal:
                 self._metrics.errors.labels(crash.id).inc()
                 log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
         if self._tracing.on:
-            attributes = {f"chassis.{key}": each for key, each in log_fields(request).items() if key != "uid"}
+            attributes = {f"chassis.{key}": each for key, each in fields.items() if key not in _NOT_TRACED}
             self._tracing.set_attributes({"chassis.outcome": outcome, **attributes})
         if outcome in _LOGGED:
             log.info(outcome, **fields, **_reasons(answer))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
@@ -16,15 +18,20 @@ import structlog
 
 from webhook.admission.answer import Answer, Recalled, Response, allowed
 from webhook.admission.answer_encoding import prepared, render
-from webhook.admission.envelope import MAX_VALUES, BadReview, Request, parse, too_many_values
+from webhook.admission.envelope import MAX_VALUES, BadReview, Request, parse, too_many_values, uid_of
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
 from webhook.server.journal import Journal, LogFields, log_fields
 from webhook.server.log import verbose
-from webhook.server.shared_memory import UID, UID_WITHIN, Identity, ReviewRecord, SharedRecords
+from webhook.server.shared_memory import Identity, ReviewRecord, SharedRecords
 
 log = structlog.get_logger()
 
+DEFAULT_TIMEOUT: Final = 10.0
+MAX_TIMEOUT: Final = 30.0
+DEADLINE_MARGIN: Final = 0.1
+"""Share of the caller's timeout that is reserved for sending the answer."""
+_DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 HOLD_SECONDS: Final = 3.0
 """How long a review may block the process after its deadline before the supervisor kills the process: on a
 node that is short of CPU, a harmless review takes a second."""
@@ -53,6 +60,18 @@ OnError = Callable[[str, Request], Response]
 """Returns the answer if the endpoint of that name raises an exception."""
 
 
+@lru_cache(64)
+def time_limit(timeout: str) -> float:
+    """Seconds from the first byte of a request to its answer.
+
+    `timeout`: the request's `?timeout=` as Go writes it (`5s`, `1m0s`, `500ms`); other text counts as absent.
+    """
+    match = _DURATION.fullmatch(timeout)
+    hours, minutes, seconds, millis = (float(part or 0) for part in match.groups()) if match else (0,) * 4
+    total = hours * 3600 + minutes * 60 + seconds + millis / 1000
+    return min(total or DEFAULT_TIMEOUT, MAX_TIMEOUT) * (1 - DEADLINE_MARGIN)
+
+
 class Reviews:
     """Answers reviews with the admission endpoints, by name."""
 
@@ -64,13 +83,10 @@ class Reviews:
         journal: Journal,
         shared: SharedRecords,
         traced: bool,
-        fast_path_on: Callable[[], bool],
     ) -> None:
-        """`traced`: every request needs its headers parsed, so none is synchronous or recalled.
-        `fast_path_on`: whether the policy allows the fast path now."""
+        """`traced`: every request needs its headers parsed, so none is synchronous or recalled."""
         self._endpoints, self._on_error = endpoints, on_error
         self._metrics, self._journal, self._shared = metrics, journal, shared
-        self._fast_path_on = fast_path_on
         available = {} if traced else endpoints
         self.synchronous = {name for name, each in available.items() if not inspect.iscoroutinefunction(each)}
         """The endpoints that `answer_synchronously` accepts."""
@@ -84,7 +100,7 @@ class Reviews:
         The body is not parsed, so no parser can hang, and the supervisor needs no record.
         """
         recalling = self._recalling.get(endpoint)
-        if recalling is None or verbose() or not self._fast_path_on():
+        if recalling is None or verbose():
             return None
         try:
             known = recalling.recall(body)
@@ -107,9 +123,9 @@ class Reviews:
         """The answer to a body, by `deadline` on the event loop's clock. Refusal if it is not a review."""
         identity = Identity.of_body(body)
         if self._shared.suspects.holds(identity):
-            return self._admit_unread(endpoint, _uid(body), KILLED, identity)
+            return self._admit_unread(endpoint, uid_of(body), KILLED, identity)
         if too_many_values(body):
-            return self._admit_unread(endpoint, _uid(body), TOO_MANY, identity)
+            return self._admit_unread(endpoint, uid_of(body), TOO_MANY, identity)
         clock = asyncio.get_running_loop().time
         record = ReviewRecord(self._shared.state, identity, lambda: max(deadline - clock(), 0) + HOLD_SECONDS)
         return await record.around(self._parse_and_answer(endpoint, body, deadline, record))
@@ -166,12 +182,6 @@ class Reviews:
         self._metrics.request(endpoint, "undecidable", m.OTHER)
         log.warning("review not read", endpoint=endpoint, why=why, review=identity.decode())
         return render(uid, allowed([why]))
-
-
-def _uid(body: bytes) -> str:
-    """The uid of a review that is not parsed; empty if it is not where the API server writes it."""
-    found = UID.search(body, 0, UID_WITHIN)
-    return found[1].decode() if found else ""
 
 
 def _parse(body: bytes) -> Request:

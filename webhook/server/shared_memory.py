@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import re
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
@@ -22,7 +21,7 @@ import orjson
 from msgspec import Struct
 
 from webhook.admission.canonical import Canonical
-from webhook.admission.envelope import Request
+from webhook.admission.envelope import Request, place_of_uid
 
 T = TypeVar("T")
 
@@ -36,10 +35,6 @@ SUSPECT_SECONDS: Final = 600.0
 the node was short of CPU."""
 IDENTITY_LENGTH: Final = 32
 RESTART_REASONS: Final = ("hung", "stalled", "died")
-UID_WITHIN: Final = 1024
-"""Bytes of an unparsed body that are searched for its uid."""
-UID: Final = re.compile(rb'"request": ?\{ ?"uid": ?"([A-Za-z0-9-]{1,64})"')
-"""The API server writes the uid at the beginning of the request, the first object of that name."""
 
 
 class Identity(bytes):
@@ -49,8 +44,7 @@ class Identity(bytes):
     @classmethod
     def of_body(cls, body: bytes) -> Identity:
         """The digest of an unparsed body without its uid, which is new in each request."""
-        uid = UID.search(body, 0, UID_WITHIN)
-        start, end = uid.span(1) if uid else (0, 0)
+        start, end = place_of_uid(body)
         found = blake2b(memoryview(body)[:start], digest_size=IDENTITY_LENGTH // 2, person=b"body")
         found.update(b"\0")  # marks the place of the uid; JSON cannot contain it
         found.update(memoryview(body)[end:])

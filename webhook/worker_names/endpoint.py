@@ -42,7 +42,7 @@ from webhook.admission.changed_annotation import annotated
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff
-from webhook.admission.scope import in_scope
+from webhook.admission.scope import out_of_scope
 from webhook.kube import events
 from webhook.kube.calls import ApiError, Writes
 from webhook.worker_names.leases import (
@@ -173,7 +173,7 @@ class Namer:
         if pod is None or request.kind != POD or request.operation != "CREATE" or request.name:
             return allowed()
         worker = worker_of(pod, request.namespace)
-        if worker is None or not in_scope(request, config):
+        if worker is None or out_of_scope(request, config):
             return allowed()
         facts = Facts(request.namespace, self._facts) if self._facts else Facts(request.namespace)
         effective = config.effective(pod, request.namespace, facts.namespace_labels())

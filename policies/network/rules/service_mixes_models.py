@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.core.facts import BY_NAME
+from policies.core.listing import BY_NAME
 from policies.core.pod_view import PodView
 from policies.core.services import selecting
 from policies.kube.group_kinds import SERVING

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.groups import LWS_NAME
+from policies.core.groups import LWS_NAME, LWS_WORKER
 from policies.core.pod_view import PodView
 from policies.core.services import selecting, selects, workloads_of
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, LEADER_WORKER_SET, STATEFUL_SET
@@ -137,10 +137,7 @@ def _has_server(pod: PodView, ports: set[int], facts: Facts) -> bool:
 
 def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
     if target.kind == LEADER_WORKER_SET:
-        group, index = (
-            target.read(LeaderWorkerSet).spec.leader_worker_template,
-            f"{LWS_NAME[:-4]}worker-index",
-        )
+        group, index = target.read(LeaderWorkerSet).spec.leader_worker_template, LWS_WORKER
         leader, workers, size = group.leader_template, group.worker_template, group.size
         path = "spec.leaderWorkerTemplate.workerTemplate.metadata.labels"
         roles = {each.steps[-1]: {it.role for it in _servers(each, facts)} for each in target.templates}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.kserve import DEPLOYMENT_MODE
 from policies.kube import quantities as units
 from policies.kube.group_kinds import DEPLOYMENT, INFERENCE_SERVICE, KNATIVE_SERVICE, ROLLOUT
 from policies.kube.json import Json, mapping
@@ -25,7 +26,6 @@ _OF_KNATIVE: Final = (KNATIVE_SERVICE, INFERENCE_SERVICE)
 _DEADLINE: Final = "serving.knative.dev/progress-deadline"
 """On the template of a Service, and on an InferenceService. Knative scales a revision to zero that is not
 active after it (`pkg/reconciler/autoscaling/kpa/scaler.go`)."""
-_MODE: Final = "serving.kserve.io/deploymentMode"
 _SERVERLESS: Final = ("Serverless", "Knative")
 
 
@@ -66,7 +66,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _of_knative(target: Target, facts: Facts) -> Findings:
     """A finding about a revision that Knative gives up before its model is loaded."""
     annotations = read(target.obj, Object).metadata.annotations
-    if target.kind == INFERENCE_SERVICE and annotations.get(_MODE) not in _SERVERLESS:
+    if target.kind == INFERENCE_SERVICE and annotations.get(DEPLOYMENT_MODE) not in _SERVERLESS:
         return  # unknown, or a Deployment, which goes on
     for template in target.templates:
         given = template.typed.metadata.annotations.get(_DEADLINE) or annotations.get(_DEADLINE)

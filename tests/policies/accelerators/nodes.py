@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
-from policies.core.facts import NO_OBJECTS, Facts
-from policies.core.listing import Listing
+from policies.core.facts import Facts
+from policies.core.listing import NO_OBJECTS, Listing
 from policies.core.resources import Resource
 from policies.core.settings import S, default_settings
 from policies.kube.json import Json

@@ -149,7 +149,7 @@ def test_earlier_readings_do_not_affect_decisions() -> None:
     for _ in range(2):
         given = allowance()
         assert bounded(made, CONFIG.workloads, given).left_out == ()
-        spent.append(given.budget.spent)
+        spent.append(given.steps.spent)
     assert spent[0] == spent[1]
 
 
@@ -162,7 +162,7 @@ def test_a_command_is_paid_for_once_a_review() -> None:
     for made in (one, many):
         given = allowance()
         assert bounded(made, CONFIG.workloads, given).left_out == ()
-        spent.append(given.budget.spent)
+        spent.append(given.steps.spent)
     assert spent[1] < 2 * spent[0]
 
 

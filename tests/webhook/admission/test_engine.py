@@ -29,7 +29,7 @@ from webhook.admission.engine import decide, mutate, validate
 from webhook.admission.envelope import Request
 from webhook.admission.messages import warnings_of
 from webhook.admission.review import Review
-from webhook.admission.scope import in_scope
+from webhook.admission.scope import out_of_scope
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document
@@ -473,7 +473,7 @@ def test_the_webhooks_own_policy_is_looked_at_in_its_own_namespace() -> None:
         namespace="mlchassis-system",
         labels={"mlchassis.dev/policy": "true"},
     )
-    assert in_scope(request(config_map), Config())
+    assert not out_of_scope(request(config_map), Config())
 
 
 def test_validate_does_not_mutate_a_pod() -> None:

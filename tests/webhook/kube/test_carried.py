@@ -11,8 +11,8 @@ from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.requests import inventory_of
 from policies.core import autoscalers, dns, services
 from policies.core import facts as known_facts
-from policies.core.facts import BY_NAME, Facts
-from policies.core.listing import Groups, Index, InheritedIndices, Listing
+from policies.core.facts import Facts
+from policies.core.listing import BY_NAME, Groups, Index, InheritedIndices, Listing
 from policies.core.resources import Resource
 from policies.core.settings import default_settings
 from policies.disruption import budgets

@@ -19,9 +19,9 @@ from webhook.admission.answer import Answer, Response, allowed, denied, patched
 from webhook.admission.envelope import MAX_VALUES, Request
 from webhook.server import admission_server as module
 from webhook.server import connections
-from webhook.server.admission_server import time_limit
 from webhook.server.bodies import LIMIT as BODY_LIMIT
 from webhook.server.log import LINES_A_MINUTE
+from webhook.server.reviews import time_limit
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tests.webhook.kube.apiserver import until
 from tests.webhook.server.running import HEAD, Running, review, serving
 from webhook.admission.answer import Answer, allowed
 from webhook.admission.envelope import Request
-from webhook.server import admission_server, bodies, connections, pki, tls_reload
+from webhook.server import admission_server, bodies, connections, pki, reviews, tls_reload
 from webhook.server.admission_server import listen
 from webhook.server.bodies import BodyBudget
 from webhook.server.connections import Acceptor, raise_descriptor_limit
@@ -182,17 +182,17 @@ SLOW: Final = {
 @pytest.fixture
 def no_timeouts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No caller is ended for being slow, however long the machine stops."""
-    admission_server.time_limit.cache_clear()
+    reviews.time_limit.cache_clear()
     for where, name in (
-        (admission_server, "DEFAULT_TIMEOUT"),
-        (admission_server, "MAX_TIMEOUT"),
+        (reviews, "DEFAULT_TIMEOUT"),
+        (reviews, "MAX_TIMEOUT"),
         (connections, "HANDSHAKE_SECONDS"),
         (connections, "HEAD_SECONDS"),
         (connections, "REQUEST_SECONDS"),
     ):
         monkeypatch.setattr(where, name, 3_600.0)
     yield
-    admission_server.time_limit.cache_clear()
+    reviews.time_limit.cache_clear()
 
 
 @pytest.mark.usefixtures("no_timeouts")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from policies.kube.group_kinds import POD as POD_KIND
 from policies.kube.json import Json
 from tests.manifests import manifest
-from webhook.admission.envelope import Request
+from webhook.admission.envelope import UID_WITHIN, Request
 from webhook.server import shared_memory as module
 from webhook.server.shared_memory import (
     Identity,
@@ -111,7 +111,7 @@ def test_a_review_that_was_not_read_is_known_by_all_its_bytes_but_its_uid() -> N
     assert Identity.of_body(review()) == Identity.of_body(review(uid="91a4b1c2-2f1c-4ac7-8f0e-0c2a4b1f7d10"))
     for other in [*HIDDEN.values(), RETRIED]:
         assert Identity.of_body(review(other)) != Identity.of_body(review())
-    late = b" " * module.UID_WITHIN + review()
+    late = b" " * UID_WITHIN + review()
     assert Identity.of_body(late) != Identity.of_body(late.replace(b"0b8d3c43", b"91a4b1c2"))
     assert Identity.of_body(b'{"request": {"uid": "a"}}b') != Identity.of_body(b'{"request": {"uid": ""}}b')
 
