@@ -15,7 +15,7 @@ from policies.core.facts import NoCluster
 from policies.kube.json import Json
 from webhook.admission import envelope as review
 from webhook.admission import messages as answer
-from webhook.admission.answer_encoding import render
+from webhook.admission.answer import render
 from webhook.admission.configuration import Config
 from webhook.admission.engine import mutate, validate
 from webhook.admission.review import Review

@@ -41,7 +41,7 @@ from webhook.server.pki import issue
 
 EXAMPLES = Path(__file__).parent
 MUTATED = {"Pod", "Job", "CronJob", "JobSet"}
-TABLE = {workload.gk: workload for workload in known_workloads()}
+TABLE = {workload.group_kind: workload for workload in known_workloads()}
 
 
 @dataclass

@@ -65,7 +65,7 @@ def _table(kinds: list[Workload], *, unread: bool) -> Iterator[str]:
     yield table_row(*heads)
     yield "|---" * len(heads) + "|"
     for kind in kinds:
-        lives = known_lifecycles().get(kind.gk, ())
+        lives = known_lifecycles().get(kind.group_kind, ())
         reasons = dict.fromkeys(f"`{each.path}`: {each.why}" for each in kind.unread)
         yield table_row(
             kind.kind,

@@ -25,7 +25,7 @@ _TEMPLATE: Final = Path(__file__).with_suffix(".yaml")
 def manifest() -> str:
     """The ServiceAccount of the scan, its ClusterRole and the binding, as YAML."""
     listed = (
-        *kinds_of(each.gk for each in known_workloads()),
+        *kinds_of(each.group_kind for each in known_workloads()),
         *(known.group_kind for known in resource_kinds()),
         CUSTOM_RESOURCE_DEFINITION,
     )

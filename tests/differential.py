@@ -31,8 +31,7 @@ from tests.webhook.fast_path.test_plain import Wire
 from tests.webhook.fast_path.test_replicas import written
 from webhook import fast_path
 from webhook.admission import engine
-from webhook.admission.answer import Response, allowed
-from webhook.admission.answer_encoding import render
+from webhook.admission.answer import Response, allowed, render
 from webhook.admission.canonical import CONSTANT, CONSTANTS, TOKEN_PREFIX
 from webhook.admission.envelope import BadReview, Request, parse
 from webhook.admission.messages import respond

@@ -8,7 +8,8 @@
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
 | which images use GPUs without a request, and which pods may | `gpu_images`, `unrequested` |
-| what the annotations mean, and which resources are MIG slices | `annotations` |
+| what the annotations mean | `annotations` |
+| which resources and products are slices (MIG, time-slicing) | `slices` |
 | how many ranks a container starts | `rank_launchers` |
 | how large a container's /dev/shm is | `shared_memory` |
 | which fields are added | `gpu_affinity`, with `node_affinity` |

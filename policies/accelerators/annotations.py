@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from fnmatch import fnmatchcase
 from typing import Final
 
 from msgspec import Struct
 
 from policies.accelerators.inventory import Fleet
 from policies.accelerators.node_affinity import Alternative, Expression
+from policies.accelerators.slices import matching_products
 from policies.accelerators.vendors import MIB, MemoryUnit, bytes_of_label
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.kube.names import is_label_value
@@ -58,22 +58,13 @@ def resolve_product(fleet: Fleet, globs: Sequence[str]) -> Resolution:
     """
     order = fleet.vendor.product_labels
     named = [(key, variant[key]) for variant in fleet.described for key in order if key in variant]
-    matching = _matching((product for _, product in named), globs, fleet.vendor.slices)
+    matching = matching_products((product for _, product in named), globs, fleet.vendor.slices)
     good = frozenset(item for item in named if item[1] in matching)
     alternatives = _chosen(fleet, order, good)
     if not alternatives and named:
         alternatives = _awaited(list(dict.fromkeys(key for key, _ in named)), fleet.described, globs)
     present = tuple(dict.fromkeys(product for _, product in named))
     return Resolution(alternatives, frozenset(order), good, present)
-
-
-def _matching(products: Iterable[str], globs: Sequence[str], slices: Sequence[str]) -> frozenset[str]:
-    found = {
-        product for product in products if any(fnmatchcase(product.lower(), glob.lower()) for glob in globs)
-    }
-    unmentioned = [mark for mark in slices if not any(mark.strip("-").lower() in g.lower() for g in globs)]
-    whole = {product for product in found if not any(mark in product for mark in unmentioned)}
-    return frozenset(whole or found)
 
 
 def _chosen(

@@ -17,6 +17,7 @@ from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
 from policies.accelerators.requests import inventory_of
+from policies.accelerators.slices import slice_memory
 from policies.accelerators.vendors import memory_of
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -32,8 +33,6 @@ _REDUCED: Final = re.compile(
     re.IGNORECASE,
 )
 """Words in names of models whose weights do not have 16 bits, or that are a part of a model."""
-_MIG: Final = re.compile(r"/mig-\d+g\.(\d+)gb")
-"""`nvidia.com/mig-3g.40gb`: in the mixed strategy the resource names the memory of a slice."""
 
 
 class Load(Struct, frozen=True):
@@ -119,7 +118,7 @@ def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, Accelera
 
 def _memory(node: AcceleratorNode, requests: Mapping[str, int], facts: Facts) -> int | None:
     """Bytes of one accelerator of a node, or of the requested slice; None if unknown."""
-    slices = [int(match[1]) * 10**9 for resource in requests if (match := _MIG.search(resource))]
+    slices = [memory for memory in map(slice_memory, requests) if memory is not None]
     if slices:
         return max(slices) if len(slices) == len(requests) else None
     if node.pool is not None and node.pool.memory is not None:

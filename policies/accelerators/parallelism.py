@@ -11,6 +11,7 @@ from functools import cache
 from typing import Final
 
 from policies.accelerators.catalogue import whole_quantity
+from policies.accelerators.slices import is_cuda_device
 from policies.commands import SHELLS
 from policies.containers.programs import joins_ray, launch_of, started
 from policies.core.target import PodTemplate
@@ -23,8 +24,6 @@ from policies.probes.server_facts import Factor, Parallelism
 MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""
 _DIGITS: Final = 4
-_GPU: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
-"""Resources that count CUDA devices; other vendors have other units."""
 _OF_RUNTIME: Final = "NVIDIA_VISIBLE_DEVICES"
 _OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
 _INDEX: Final = re.compile(r"[ \t]*([0-9]{1,4})[ \t]*", re.ASCII)
@@ -184,4 +183,4 @@ def _given(container: Container) -> int:
         return 0
     requested = {**resources.requests, **resources.limits}
     counts = {name: value for name, value in requested.items() if name.startswith("nvidia.com/")}
-    return sum(map(whole_quantity, counts.values())) if all(map(_GPU.fullmatch, counts)) else 0
+    return sum(map(whole_quantity, counts.values())) if all(map(is_cuda_device, counts)) else 0

@@ -8,7 +8,7 @@
 | which object completes the pods of another, as their base | `pod_bases`, `kserve`, `trainer` |
 | which whole objects an object holds, also as text | `applied` |
 | which serving runtimes KServe installs | `serving_runtimes.yaml` |
-| what operators add to pods | `ray_pods`, `seldon` |
+| what operators add to pods | `ray_pods`, `seldon`; variables: `workloads.yaml` |
 | what a rule reads of the cluster | `facts`, `listing`, `resources` |
 | what it reports | `finding`, with its mode |
 | why a field is added | `reasons` |

@@ -1,4 +1,4 @@
-"""The contracts of mutators and rules, and every name of `policies.core` that rules use.
+"""The contracts of mutators and rules, and the names of `policies.core` that every rule needs.
 
 A mutator is a settings model, a pure function, and a page `<id>.md` in its subject's folder. A rule is a pure
 function in a module of its subject's `rules`, with its modes and texts in a YAML file next to it; rules with
@@ -58,8 +58,8 @@ class Mutate(Protocol[S_contra]):
 class Mutator(Struct, Generic[S], frozen=True):
     """A mutator.
 
-    `mutate(obj, settings, facts, why)` returns the same object, or a copy that shares the unchanged parts
-    (`policies.kube.json` has the helpers), and gives `why` a reason for each field that it adds. It must be
+    `mutate(obj, settings, facts, reasons)` returns the same object, or a copy that shares the unchanged parts
+    (`policies.kube.json` has the helpers), and gives `reasons` one for each field that it adds. It must be
     idempotent. `advise` receives the object that `mutate` returned, and yields findings that warn at most.
     """
 

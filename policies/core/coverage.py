@@ -208,7 +208,7 @@ def builtin_kinds() -> BuiltinKinds:
 @data.table
 def _kinds_by_group() -> Mapping[str, frozenset[str]]:
     found = {group: set(kinds) for group, kinds in builtin_kinds().kinds.items()}
-    for kind in (*(workload.gk for workload in known_workloads()), *known_without_pods()):
+    for kind in (*(workload.group_kind for workload in known_workloads()), *known_without_pods()):
         found.setdefault(kind.group, set()).add(kind.kind)
     return {group: frozenset(kinds) for group, kinds in found.items()}
 

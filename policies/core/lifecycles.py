@@ -340,7 +340,7 @@ class Lifecycle(Model):
                     raise ValueError(f"role {role.name} names {other}, which is no role of {self.kind}")
 
     @property
-    def gk(self) -> GroupKind:
+    def group_kind(self) -> GroupKind:
         return GroupKind(self.api_group, self.kind)
 
 
@@ -354,7 +354,7 @@ def known_lifecycles() -> Mapping[GroupKind, tuple[Lifecycle, ...]]:
     """The entries of lifecycles.yaml by kind; a kind has several if its API versions differ."""
     found: dict[GroupKind, tuple[Lifecycle, ...]] = {}
     for life in _table():
-        found[life.gk] = (*found.get(life.gk, ()), life)
+        found[life.group_kind] = (*found.get(life.group_kind, ()), life)
     return MappingProxyType(found)
 
 

@@ -262,7 +262,7 @@ def _template(
         pod = _pod(obj, workload, _inherited(obj), node)
         return PodTemplate(PodView(pod), path, path, workload, steps, shape=shape)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
-    if workload.gk == LEADER_WORKER_SET:
+    if workload.group_kind == LEADER_WORKER_SET:
         pod["metadata"]["ownerReferences"][0] |= leader_of(obj, path)
     origins = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
     return PodTemplate(PodView(pod), path, f"{path}.spec", workload, steps, shape=shape, origins=origins)

@@ -334,7 +334,7 @@ class Workload(Model):
     no_pods: str = Field("", description="why objects of the kind have no pods to read")
 
     @property
-    def gk(self) -> GroupKind:
+    def group_kind(self) -> GroupKind:
         return GroupKind(self.api_group, self.kind)
 
     def accepts_all(self, obj: Json) -> bool:
@@ -361,13 +361,13 @@ def known_workloads() -> tuple[Workload, ...]:
 
 @cache
 def workloads_by_kind() -> Mapping[GroupKind, Workload]:
-    return MappingProxyType({each.gk: each for each in known_workloads()})
+    return MappingProxyType({each.group_kind: each for each in known_workloads()})
 
 
 @cache
 def known_without_pods() -> Mapping[GroupKind, str]:
     """Further kinds whose objects have no pods to read, with the reason."""
-    return MappingProxyType({each.gk: each.no_pods for each in _table() if each.no_pods})
+    return MappingProxyType({each.group_kind: each.no_pods for each in _table() if each.no_pods})
 
 
 def is_builtin(kind: GroupKind) -> bool:

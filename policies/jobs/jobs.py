@@ -125,7 +125,7 @@ class PlacedJobSpec(Struct, frozen=True):
 def jobs_in(obj: Json) -> Iterator[PlacedJobSpec]:
     """The Jobs of an object: itself, or those that it or its controller creates."""
     for run in runs_in(obj):
-        typed = readable(run.spec, TypedSpec) if run.life.gk == JOB else None
+        typed = readable(run.spec, TypedSpec) if run.life.group_kind == JOB else None
         if typed is not None:
             yield PlacedJobSpec(run.spec, run.steps, typed)
 

@@ -112,7 +112,9 @@ def runs_training(view: PodView) -> bool:
 @cache
 def training_kinds() -> frozenset[GroupKind]:
     """The kinds whose pods train by their kind."""
-    return frozenset(life.gk for lives in known_lifecycles().values() for life in lives if life.trains)
+    return frozenset(
+        life.group_kind for lives in known_lifecycles().values() for life in lives if life.trains
+    )
 
 
 @cache

@@ -7,7 +7,7 @@ matches a container with a preset, and `standard_probes` injects the probes.
 |---|---|
 | which settings are there | `standard_probes_settings` |
 | how a container is matched with a preset | `recognition`, over `preset` and `server_facts` |
-| which probes are added | `standard_probes` |
+| which probes are added | `standard_probes`; whether a written one would be: `injected` |
 | how the reason of a probe is said | `probe_fields` |
 | which containers of a pod serve | `serving` |
 | on which port and paths a recognised server answers | `endpoints` |

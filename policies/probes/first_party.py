@@ -66,7 +66,7 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
         return False
     if container.typed.resources.has_devices:
         return True
-    if template.workload is not None and template.workload.gk == DAEMON_SET:
+    if template.workload is not None and template.workload.group_kind == DAEMON_SET:
         return False
     return (
         (_is_private(container.image) and _signs().page_words.isdisjoint(_words(container.image)))

@@ -1,4 +1,5 @@
-"""The probes of a pod template, with the API server's defaults."""
+"""The probes of a pod template, each with its container. `kube.objects.pods.Probe` has the API server's
+defaults."""
 
 from __future__ import annotations
 

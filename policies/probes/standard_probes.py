@@ -19,7 +19,7 @@ from policies.core.groups import GROUP_FACTOR, Waits, in_leader_worker_set
 from policies.core.pod_view import PodView
 from policies.core.reasons import NO_REASONS, Reasons, in_words, times
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json, maps, replaced
+from policies.kube.json import Json, maps
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, Role, probe_every, with_container
 from policies.kube.quantities import whole_number
@@ -33,7 +33,6 @@ from policies.probes.liveness_program import (
     can_watch_start,
     progress_check,
 )
-from policies.probes.probe import LIVENESS, STARTUP
 from policies.probes.probe_fields import (
     LONG_BUDGET,
     MAX_FAILURES,
@@ -59,7 +58,7 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, reasons: Reasons =
     pod, changed = facts.view(obj), obj
     for container in pod.running:
         # Computed from the original pod: its facts are cached, and injected probes do not count.
-        fields = list(_added_fields(pod, container, settings, facts))
+        fields = list(added_fields(pod, container, settings, facts))
         if fields:
             added = {each.name: each.value for each in fields}
             changed = with_container(changed, container, {**container.spec, **added})
@@ -69,7 +68,7 @@ def mutate(obj: Json, settings: StandardProbes, facts: Facts, reasons: Reasons =
     return changed
 
 
-def _added_fields(
+def added_fields(
     pod: PodView, container: Container, settings: StandardProbes, facts: Facts
 ) -> Iterator[AddedField]:
     """The fields that are added to a container of a pod."""
@@ -266,45 +265,6 @@ def _budget(
     )
 
 
-_FEW: Final = 32
-"""Containers. In a larger pod each is looked at without the others, since the cost would be quadratic."""
-
 MUTATOR: Final = Mutator(
     "standard-probes", StandardProbes, mutate=mutate, advise=advise, kinds=(POD,), after=("model-puller",)
 )
-
-
-def looks_injected(pod: PodView, container: Container, field: str, facts: Facts) -> bool:
-    """Whether standard-probes adds the same probe at `field` to the pod without it.
-
-    Injected probes in a Pod, and in a file that `chassis fix` has written, look like the user's. They are
-    what the webhook recommends, so rules do not report them.
-    """
-    if container.spec.get(field) is None:
-        return False
-    return facts.pod_caches[pod].once_for((container, field), _looks_injected, pod, container, field, facts)
-
-
-def _looks_injected(pod: PodView, container: Container, field: str, facts: Facts) -> bool:
-    # A startupProbe follows from liveness, which may be injected with it.
-    missing = ((field,), (STARTUP, LIVENESS)) if field == STARTUP else ((field,),)
-    return any(_added_again(pod, container, field, fields, facts) for fields in missing)
-
-
-def _added_again(
-    pod: PodView, container: Container, field: str, missing: tuple[str, ...], facts: Facts
-) -> bool:
-    kept = {key: value for key, value in container.spec.items() if key not in missing}
-    spec = pod.json["spec"]
-    if len(pod.containers) <= _FEW:
-        spec, index = replaced(spec, (container.list, container.index), kept), container.index
-    else:
-        spec, index = {**spec, "containers": [], "initContainers": [], container.list: [kept]}, 0
-    again = facts.view({**pod.json, "spec": spec})
-    place = (container.list, index)
-    return any(
-        added.name == field and added.value == container.spec[field]
-        for each in again.running
-        if (each.list, each.index) == place
-        for added in _added_fields(again, each, facts.settings(StandardProbes), facts)
-    )

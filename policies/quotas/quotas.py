@@ -450,8 +450,8 @@ def _groups(cluster: WholeObjects, facts: Facts) -> dict[str, list[Pods | None]]
     """The pods of the groups of a namespace that start at once, read once for all reviews and quotas."""
     found: dict[str, list[Pods | None]] = {}
     for workload in (each for each in known_workloads() if each.group):
-        for obj in islice(cluster.every(workload.gk, facts.namespace), _MAX_GROUPS):
-            group = Target(obj, workload.gk, pod_templates(obj, {workload.gk: workload}))
+        for obj in islice(cluster.every(workload.group_kind, facts.namespace), _MAX_GROUPS):
+            group = Target(obj, workload.group_kind, pod_templates(obj, {workload.group_kind: workload}))
             try:
                 pods = _pods_of_group(group, facts)
             except WrongTypeError:

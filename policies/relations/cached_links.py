@@ -39,10 +39,10 @@ def cached_links(obj: Json) -> CachedLinks | None:
         return None
     links: tuple[Link, ...] = ()
     if _may_wait(obj):
-        templates = pod_templates(obj, {workload.gk: workload})
+        templates = pod_templates(obj, {workload.group_kind: workload})
         allowance = ReviewBudget(StepBudget(MAX_STEPS))
         if all(commands_fit(template, allowance) for template in templates):
-            links = blocking_links(Target(obj, workload.gk, templates))
+            links = blocking_links(Target(obj, workload.group_kind, templates))
     ready = integer(obj, "status", "readyReplicas", default=0) > 0
     if not links and not ready:
         return None

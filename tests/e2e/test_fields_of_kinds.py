@@ -67,9 +67,9 @@ def built_in() -> Mapping[str, Schema]:
 
 def schemas(life: Lifecycle) -> list[Schema]:
     """The schemas of `spec` in the versions that an entry is about."""
-    if life.gk in BUILT_IN:
-        return [built_in()[f"io.k8s.api.batch.v1.{BUILT_IN[life.gk]}"]]
-    versions = custom().get(life.gk, {})
+    if life.group_kind in BUILT_IN:
+        return [built_in()[f"io.k8s.api.batch.v1.{BUILT_IN[life.group_kind]}"]]
+    versions = custom().get(life.group_kind, {})
     return [schema for name, schema in versions.items() if name in (life.api_versions or versions)]
 
 
@@ -127,7 +127,7 @@ def test_a_misplaced_field_is_not_in_the_definition() -> None:
         for schema in schemas(life) if life.misplaced else ():
             there += [f"{life.kind}: {wrong}" for wrong in life.misplaced if has(schema, wrong)]
         if life.misplaced and not schemas(life):
-            unread.add(life.gk)
+            unread.add(life.group_kind)
     assert not there
     assert unread == NOT_HERE
 

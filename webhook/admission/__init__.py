@@ -17,7 +17,7 @@
 | what the result is, and which of its findings an answer has | `decision` |
 | how it is said | `messages` |
 | which forms an answer has, and how each is made | `answer` |
-| how long warnings may be, and the bytes of an answer | `answer_encoding` |
+| how long warnings may be | `wrapping` |
 | how a patch and the annotation on the pod are made | `json_patch`, `changed_annotation` |
 | how a running pod differs from a new one | `missed` |
 | which requests are equal | `canonical` |

@@ -3,21 +3,26 @@
 | form | made by | for |
 |---|---|---|
 | `Response` | `messages.respond`, `allowed`, `patched`, `denied` | the fields that the API server reads |
-| `Prepared` | `answer_encoding.prepared` | its bytes, without the uid of one request |
+| `Prepared` | `prepared` | its bytes, without the uid of one request |
 | `Answer` | an endpoint | the response, with the decision for log and metrics |
 | `Recalled` | `webhook.fast_path` | an answer that was found without a decision |
+
+Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 from msgspec import Struct, field
 
 from webhook.admission.decision import Decision
+from webhook.admission.envelope import API_VERSION
 from webhook.admission.json_patch import Operation
+from webhook.admission.wrapping import fitted
 
 
 class Status(Struct, frozen=True):
@@ -71,6 +76,33 @@ class Prepared(Struct, frozen=True):
 
     def to(self, uid: str) -> bytes:
         return self.head + orjson.dumps(uid) + self.tail
+
+
+def prepared(response: Response) -> Prepared:
+    """The AdmissionReview v1 of a response, with its warnings in lines."""
+    answer: dict[str, Any] = {"uid": "", "allowed": response.allowed}
+    if response.status is not None:
+        answer["status"] = {
+            "status": "Failure",
+            "code": response.status.code,
+            "reason": response.status.reason,
+            "message": response.status.message,
+        }
+    elif response.patch:
+        answer["patchType"] = "JSONPatch"
+        answer["patch"] = base64.b64encode(orjson.dumps(response.patch)).decode()
+    if response.warnings:
+        answer["warnings"] = fitted(response.warnings)
+    if response.audit:
+        answer["auditAnnotations"] = dict(response.audit)
+    review = orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
+    head, _, tail = review.partition(b'""')  # the first empty string is the uid
+    return Prepared(head, tail)
+
+
+def render(uid: str, response: Response) -> bytes:
+    """The AdmissionReview that answers the request with this uid."""
+    return prepared(response).to(uid)
 
 
 class Note(Protocol):

@@ -260,7 +260,7 @@ class Config:
 
     @cached_property
     def workloads(self) -> Mapping[GroupKind, Workload]:
-        return {workload.gk: workload for workload in (*known_workloads(), *self.webhook.workloads)}
+        return {workload.group_kind: workload for workload in (*known_workloads(), *self.webhook.workloads)}
 
     @cached_property
     def _by_match(self) -> dict[tuple[frozenset[int], frozenset[int]], Effective]:

@@ -11,7 +11,7 @@ The steps of a review in their order; the table of the package has all modules:
 | what is wrong with them, and who has exempted it? | `rules`, `exemptions` |
 | what is wrong with the objects that its controller applies? | `applied` |
 | what was there before, or must not be refused? | `ratcheting`, `controllers` |
-| the answer | `decision`, from which `messages` and `answer_encoding` make texts and bytes |
+| the answer | `decision`, from which `messages` makes texts, and `answer` bytes |
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Review:
 
     @lazy
     def context(self) -> Context:
-        """The settings in force for the object, and the facts. Read it after `bounds`."""
+        """The settings in force for the object, and the facts."""
         views = PodViews(template.view for template in self.bounds.templates)
         return Context.of(self.object, self.request.namespace, self.config, self.cluster, views.of)
 

@@ -14,7 +14,7 @@
 | how texts are printed | `output`, `terminal` |
 | how manifests are edited | `fix`, `text_edits` |
 | who set a field, and how to change it | `why`, `provenance`, `owners`, `kubectl` |
-| which flags and exit statuses commands share | `flags` |
+| which flags and exit statuses commands share | `flags`; which one a review ends with: `output.show` |
 
 Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,
 `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`, `policies.relations`,

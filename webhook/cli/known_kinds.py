@@ -35,7 +35,7 @@ def listing() -> Iterator[str]:
     yield "Kinds whose pods are read. `workloads` in webhook.yaml adds to them."
     for workload in sorted(known_workloads(), key=lambda each: (each.api_group, each.kind)):
         yield ""
-        yield f"{workload.gk}  ({', '.join(workload.versions)})"
+        yield f"{workload.group_kind}  ({', '.join(workload.versions)})"
         for line in facts(workload):
             yield from wrapped(line, "  ", "    ")
     yield ""

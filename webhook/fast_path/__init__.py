@@ -1,8 +1,8 @@
 """The fast path: repeated requests are answered without aiohttp, JSON and the engine.
 
 Law: it changes no answer. It can be switched off (`--fast-path=off`, `fastPath: false` in webhook.yaml) and
-deleted: only `webhook.server.assembly` imports it, if it exists. A test deletes it; another compares its
-answers with the engine's (`tests.differential`).
+deleted: only `webhook.server.assembly` loads it, if it exists; others name its types. A test deletes it;
+another compares its answers with the engine's (`tests.differential`).
 
 | question | module |
 |---|---|

@@ -27,8 +27,7 @@ from policies.core.finding import Finding
 from policies.core.listing import Listing
 from policies.core.reasons import NO_REASONS
 from policies.core.resources import Resource
-from webhook.admission.answer import Answer, Note, Prepared, Recalled, Response
-from webhook.admission.answer_encoding import prepared
+from webhook.admission.answer import Answer, Note, Prepared, Recalled, Response, prepared
 from webhook.admission.canonical import Canonical, name_of_replica, shows_constants
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision

@@ -7,7 +7,7 @@
 | which objects patches of kustomizations change | `patches` |
 | which fields an API server does not know | `api_fields` |
 | how their objects replace a cluster | `cluster` |
-| which objects of other files count for a file | `nearest` |
+| which objects of other files count for a file, and which are kept apart | `nearest` |
 | what a cluster is after manifests are applied | `overlaid` |
 | on which lines a field is | `positions` |
 

@@ -240,19 +240,19 @@ _IN_EVERY_NAMESPACE: Final = frozenset(
 @cache
 def _only_pods() -> frozenset[GroupKind]:
     """Kinds outside the groups of Kubernetes whose controllers create nothing that other pods need."""
-    return frozenset(each.gk for each in known_workloads() if each.only_pods)
+    return frozenset(each.group_kind for each in known_workloads() if each.only_pods)
 
 
 @cache
 def _own_names() -> frozenset[GroupKind]:
     """Kinds outside the groups of Kubernetes whose controllers name all their Services after the object."""
-    return frozenset(each.gk for each in known_workloads() if each.own_names)
+    return frozenset(each.group_kind for each in known_workloads() if each.own_names)
 
 
 @cache
 def _without_claims() -> frozenset[GroupKind]:
     """Kinds outside the groups of Kubernetes whose controllers create no claims."""
-    return frozenset(each.gk for each in known_workloads() if each.no_claims)
+    return frozenset(each.group_kind for each in known_workloads() if each.no_claims)
 
 
 def _created_by(obj: Json) -> Iterator[str]:

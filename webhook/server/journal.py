@@ -12,7 +12,6 @@ from prometheus_client import Counter
 from policies.core.finding import Mode
 from policies.kube.json import text
 from webhook.admission.answer import Answer
-from webhook.admission.decision import Decision
 from webhook.admission.envelope import Request
 from webhook.server import metrics as m
 from webhook.server.log import Line, verbose
@@ -27,6 +26,17 @@ _LOGGED: Final = ("changed", "denied")
 _NOT_TRACED: Final = ("uid", "endpoint")
 
 LogFields = dict[str, str | bool]
+
+
+class Answered(Struct, frozen=True):
+    """A request that was answered at an endpoint."""
+
+    endpoint: str
+    request: Request
+    answer: Answer
+    outcome: str
+    fields: LogFields
+    """The `log_fields` of the request, and the endpoint."""
 
 
 class AnswerRecord(Struct, frozen=True):
@@ -52,40 +62,38 @@ class Journal:
     def __init__(self, metrics: m.Metrics, tracing: Tracing) -> None:
         self._metrics, self._tracing = metrics, tracing
 
-    def record(
-        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: LogFields
-    ) -> None:
-        """Record an answer. `fields`: the `log_fields` of the request."""
-        self._metrics.request(endpoint, outcome, request.kind.kind)
-        if answer.decision is not None:
-            for counter in self._counters(answer.decision, request.namespace):
-                counter.inc()
-            for crash in answer.decision.crashes:
+    def record(self, answered: Answered) -> None:
+        """Record an answer."""
+        decision, outcome, fields = answered.answer.decision, answered.outcome, answered.fields
+        for counter in self._counters(answered):
+            counter.inc()
+        if decision is not None:
+            for crash in decision.crashes:
                 self._metrics.errors.labels(crash.id).inc()
                 log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
         if self._tracing.on:
             attributes = {f"chassis.{key}": each for key, each in fields.items() if key not in _NOT_TRACED}
             self._tracing.set_attributes({"chassis.outcome": outcome, **attributes})
         if outcome in _LOGGED:
-            log.info(outcome, **fields, **_reasons(answer))
+            log.info(outcome, **fields, **_reasons(answered.answer))
         elif verbose():
-            results = answer.decision.results if answer.decision else ()
+            results = decision.results if decision else ()
             findings = {result.rule: result.mode.value for result in results}
             log.debug(outcome, **fields, findings=findings)
 
-    def record_for_replicas(
-        self, endpoint: str, request: Request, answer: Answer, outcome: str, fields: LogFields
-    ) -> AnswerRecord:
+    def record_for_replicas(self, answered: Answered) -> AnswerRecord:
         """The record for the next replicas that get this answer."""
-        decision = answer.decision
-        counters = [self._metrics.of_request(endpoint, outcome, request.kind.kind)]
-        if decision is not None:
-            counters += self._counters(decision, request.namespace)
-        line = Line(outcome, {**fields, **_reasons(answer)}) if outcome in _LOGGED else None
+        request, outcome, fields = answered.request, answered.outcome, answered.fields
+        line = Line(outcome, {**fields, **_reasons(answered.answer)}) if outcome in _LOGGED else None
         named = request.name not in ("", text(request.object, "metadata", "name"))
-        return AnswerRecord(self._metrics.tally(counters), line, str(fields["name"]), named)
+        tally = self._metrics.tally(list(self._counters(answered)))
+        return AnswerRecord(tally, line, str(fields["name"]), named)
 
-    def _counters(self, decision: Decision, namespace: str) -> Iterator[Counter]:
+    def _counters(self, answered: Answered) -> Iterator[Counter]:
+        request, decision = answered.request, answered.answer.decision
+        yield self._metrics.of_request(answered.endpoint, answered.outcome, request.kind.kind)
+        if decision is None:
+            return
         for change in decision.changes:
             if not change.template:
                 yield self._metrics.of_mutation(change.mutator, change.mode.value)
@@ -95,7 +103,7 @@ class Journal:
             if result.exempted is not None:
                 yield self._metrics.of_exemption(result.rule)
             else:
-                yield from self._metrics.of_finding(result.rule, result.mode.value, namespace)
+                yield from self._metrics.of_finding(result.rule, result.mode.value, request.namespace)
 
 
 def _reasons(answer: Answer) -> dict[str, object]:

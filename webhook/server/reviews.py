@@ -16,12 +16,11 @@ from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 import structlog
 
-from webhook.admission.answer import Answer, Recalled, Response, allowed
-from webhook.admission.answer_encoding import prepared, render
+from webhook.admission.answer import Answer, Recalled, Response, allowed, prepared, render
 from webhook.admission.envelope import MAX_VALUES, BadReview, Request, parse, too_many_values, uid_of
 from webhook.server import metrics as m
 from webhook.server.bodies import Refusal
-from webhook.server.journal import Journal, LogFields, log_fields
+from webhook.server.journal import Answered, Journal, log_fields
 from webhook.server.log import verbose
 from webhook.server.shared_memory import Identity, ReviewRecord, SharedRecords
 
@@ -148,7 +147,7 @@ class Reviews:
             answer = Answer(self._on_error(endpoint, request))
             rendered = render(request.uid, answer.response)
             outcome = "failed"
-        self._record(endpoint, body, request, answer, outcome, fields)
+        self._record(body, Answered(endpoint, request, answer, outcome, fields))
         return rendered
 
     async def _answer_of(self, endpoint: str, request: Request, deadline: float) -> Answer:
@@ -158,22 +157,19 @@ class Reviews:
         async with asyncio.timeout_at(deadline):
             return await answered
 
-    def _record(
-        self, endpoint: str, body: bytes, request: Request, answer: Answer, outcome: str, fields: LogFields
-    ) -> None:
+    def _record(self, body: bytes, answered: Answered) -> None:
         """Record the answer and let it be recalled; it is given even if that fails."""
+        endpoint, remember = answered.endpoint, answered.answer.remember
         try:
-            self._journal.record(endpoint, request, answer, outcome, fields)
+            self._journal.record(answered)
         except Exception:
-            log.exception("answer not recorded", endpoint=endpoint, uid=request.uid)
-        if answer.remember is None or endpoint not in self._recalling:
+            log.exception("answer not recorded", endpoint=endpoint, uid=answered.request.uid)
+        if remember is None or endpoint not in self._recalling:
             return
         try:
-            answer.remember(
-                body, self._journal.record_for_replicas(endpoint, request, answer, outcome, fields)
-            )
+            remember(body, self._journal.record_for_replicas(answered))
         except Exception:
-            log.exception("answer not remembered", **fields)
+            log.exception("answer not remembered", **answered.fields)
 
     def _admit_unread(self, endpoint: str, uid: str, why: str, identity: Identity) -> bytes:
         """Admit the object of a review that is not parsed. Refusal if the uid is unknown."""

@@ -40,7 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for run in inner[:1] if not outer.is_suspended else ():
         if period is not None and policy in schedule.overlaps:
             yield from _overlap(target, outer, run, period, facts)
-        elif policy == schedule.instead and run.life.gk == JOB:  # others may get a deadline by default
+        elif policy == schedule.instead and run.life.group_kind == JOB:  # others may have one by default
             yield from _blocked(target, outer, run, facts)
     if target.kind == CRON_JOB:
         spec = target.read(CronJob).spec
@@ -55,7 +55,7 @@ def _overlap(target: Target, outer: Run, run: Run, period: int, facts: Facts) ->
     path, hint = outer.at(schedule.policy), f"Set {schedule.policy} to {schedule.instead}"
     if run.life.deadline:
         hint += f", and set the {run.life.kind}'s {run.life.deadline} below the period"
-    job = next(jobs_in(target.obj), None) if run.life.gk == JOB else None
+    job = next(jobs_in(target.obj), None) if run.life.group_kind == JOB else None
     if _trains(target, facts) and period < _DAY:
         yield Finding(path, _still_training(period), f"{hint}.")
     elif deadline is not None and period <= _FREQUENT:

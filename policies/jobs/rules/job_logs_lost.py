@@ -131,7 +131,7 @@ def _of_failed_runs(run: Run, runs: list[Run]) -> Findings:
 
 
 def _what(run: Run, target: Target) -> str:
-    if run.life.gk == target.kind:
+    if run.life.group_kind == target.kind:
         return f"The {run.life.kind}"
     return f"A {run.life.kind} of this {target.kind.kind}"
 

@@ -29,7 +29,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind == JOB_SET and handles_failures_itself(target.obj):
         yield from _job_set(target, facts)
     for run in runs_in(target.obj):
-        if run.life.gk not in (JOB, JOB_SET):
+        if run.life.group_kind not in (JOB, JOB_SET):
             yield from _run(target, run, facts)
 
 

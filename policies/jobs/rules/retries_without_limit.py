@@ -26,7 +26,7 @@ def check(target: Target, facts: Facts) -> Findings:
         chosen = bool(found.retry.exit_codes) or not _is_expensive(target, run, facts)
         if chosen and not _has_useless(found, run):
             continue
-        kind = run.life.kind if run.life.gk != JOB else kind_of(target.obj).kind
+        kind = run.life.kind if run.life.group_kind != JOB else kind_of(target.obj).kind
         useless = ", although the manifest limits its retries" if _has_useless(found, run) else ""
         yield Finding(
             field_path(found.steps),

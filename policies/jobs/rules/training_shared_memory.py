@@ -65,7 +65,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_patched(target: Target, template: PodTemplate) -> bool:
     """Whether a patch in a string, as Argo's podSpecPatch, may mount one."""
     workload = template.workload
-    return workload is not None and target.cache.once_for(workload.gk, _patches, target.obj, workload)
+    return workload is not None and target.cache.once_for(workload.group_kind, _patches, target.obj, workload)
 
 
 def _patches(obj: Json, workload: Workload) -> bool:
@@ -118,7 +118,7 @@ def _is_remote(template: PodTemplate, container: Container, launcher: RankLaunch
             return True
     if any("hostfile" in variable.name.lower() for variable in container.typed.env):
         return True
-    lives = () if template.workload is None else known_lifecycles().get(template.workload.gk, ())
+    lives = () if template.workload is None else known_lifecycles().get(template.workload.group_kind, ())
     roles = [role for life in lives for role in life.roles]
     return any(role.ends for role in roles) and any(role.endless for role in roles)
 

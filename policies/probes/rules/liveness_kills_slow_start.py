@@ -17,11 +17,11 @@ from policies.kube.pods import Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
+from policies.probes.injected import looks_injected
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.serving import recognised
-from policies.probes.standard_probes import looks_injected
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import Start, start_of
 
@@ -109,7 +109,9 @@ def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
     server of a notebook answers before any program runs in it."""
     workload, typed = probe.template.workload, probe.container.typed
     server = recognised(probe.container, facts)
-    if (workload is not None and workload.gk == _NOTEBOOK) or (server is not None and server.preset.doubt):
+    if (workload is not None and workload.group_kind == _NOTEBOOK) or (
+        server is not None and server.preset.doubt
+    ):
         return False
     if is_example(probe.container.image) or is_third_party(probe.container.image):
         return False

@@ -54,7 +54,7 @@ def _others_add_probes(template: PodTemplate) -> bool:
     if template.workload is None:
         added = controller(template.pod) is None
     else:
-        added = template.workload.adds_liveness or template.workload.gk in RUNTIMES
+        added = template.workload.adds_liveness or template.workload.group_kind in RUNTIMES
     return template.is_ray or bool(template.container_path) or template.rewritten or added
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.pods import Role
 from policies.probes.first_party import is_first_party
+from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, ContainerProbe, liveness_and_readiness
-from policies.probes.standard_probes import looks_injected
 from policies.probes.startup_budget import budget_of
 
 SHORTEST_DELAY: Final = 60

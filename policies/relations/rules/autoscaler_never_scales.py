@@ -155,9 +155,9 @@ def _is_made(name: str, namespace: str, whole: WholeObjects) -> bool:
 def _operated() -> tuple[GroupKind, ...]:
     """Kinds of operators that create workloads."""
     return tuple(
-        each.gk
+        each.group_kind
         for each in known_workloads()
-        if each.gk.group not in ("", "apps", "batch") and each.gk not in SERVING
+        if each.group_kind.group not in ("", "apps", "batch") and each.group_kind not in SERVING
     )
 
 

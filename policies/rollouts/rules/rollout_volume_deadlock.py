@@ -145,5 +145,5 @@ def _of_one_pod(path: str, claim: str, update: RollingUpdate, in_place: str) -> 
             )
 
 
-_KINDS: Final = (DEPLOYMENT, ROLLOUT, *(each.gk for each in known_workloads() if each.deployments))
+_KINDS: Final = (DEPLOYMENT, ROLLOUT, *(each.group_kind for each in known_workloads() if each.deployments))
 RULE = rule(__name__, check, _KINDS, requires=(PodFeature.CLAIM,))

@@ -9,7 +9,7 @@ from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.workloads import Naming, known_workloads
 from policies.kube.json import text
 
-_NAMES: Final = {each.gk: each.names for each in known_workloads() if each.names is not None}
+_NAMES: Final = {each.group_kind: each.names for each in known_workloads() if each.names is not None}
 _MAX_PREFIX: Final = 58
 """The characters of a generateName that the API server uses, before five of its own."""
 _GENERATED: Final = "x" * 5

@@ -10,7 +10,9 @@ from policies.core import annotations
 ROOT = Path(__file__).parents[3]
 NAMED = {name: value for name, value in vars(annotations).items() if name.isupper()}
 KEYS = {
-    value for value in NAMED.values() if isinstance(value, str) and value.startswith(f"{annotations.DOMAIN}/")
+    value
+    for value in NAMED.values()
+    if isinstance(value, str) and value.startswith(annotations.PREFIX) and value != annotations.PREFIX
 }
 KEY = re.compile(rf"{re.escape(annotations.DOMAIN)}/[a-z](?:[a-z-]*[a-z])?")
 DOCUMENTS = [

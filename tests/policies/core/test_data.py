@@ -117,7 +117,9 @@ def test_the_tables_are_of_their_models() -> None:
     assert list(known_vendors()) == ["nvidia", "amd", "gaudi", "tpu", "neuron", "intel", "dri"]
     assert {type(each) for each in known_workloads()} == {Workload}
     assert {type(each) for each in known_sidecars()} == {SidecarProgram}
-    groups = {each.gk for each in known_workloads() if each.api_group == "kubeflow.org" and each.group}
+    groups = {
+        each.group_kind for each in known_workloads() if each.api_group == "kubeflow.org" and each.group
+    }
     assert set(KUBEFLOW_JOBS) == groups
 
 

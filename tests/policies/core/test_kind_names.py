@@ -48,7 +48,7 @@ def test_another_kind_is_taken_for_no_other(kind: GroupKind) -> None:
 
 def test_no_known_kind_is_taken_for_another() -> None:
     builtin = [GroupKind(group, kind) for group, kinds in builtin_kinds().kinds.items() for kind in kinds]
-    known = [*builtin, *known_without_pods(), *(workload.gk for workload in known_workloads())]
+    known = [*builtin, *known_without_pods(), *(workload.group_kind for workload in known_workloads())]
     assert {kind: close for kind in known if (close := meant(kind))} == {}
 
 

@@ -73,7 +73,7 @@ def of_fields(workload: Workload, entry: Composed) -> Iterator[Any]:
 def case(workload: Workload, path: str, value: Any, inside: str, whole: str = "") -> Any:
     at = field_path(steps(path))
     expected = f"{at}{whole}" if whole else f"{at}{inside}.livenessProbe"
-    return pytest.param(workload, path, value, expected, id=f"{workload.gk} {path}{inside}")
+    return pytest.param(workload, path, value, expected, id=f"{workload.group_kind} {path}{inside}")
 
 
 @table(("workload", "path", "value", "expected"), list(cases()))
@@ -103,16 +103,18 @@ def test_a_field_of_the_kind_s_own_is_read_where_it_is() -> None:
             if each.origins is not None and each.containers()[0].spec.get(field) == value
         )
         container = template.containers()[0]
-        assert template.source_path(template.at(container, field)) == field_path(steps(path)), workload.gk
-        assert not template.is_exact, workload.gk
+        assert template.source_path(template.at(container, field)) == field_path(steps(path)), (
+            workload.group_kind
+        )
+        assert not template.is_exact, workload.group_kind
 
 
 def test_the_table_names_its_sources() -> None:
     paths = {"templates", "specs", "containers", "composed", "overrides", "objects", "applied", "unread"}
     for workload in known_workloads():
-        assert workload.source, workload.gk
-        assert workload.versions, workload.gk
-        assert workload.given & paths, f"{workload.gk} would never be reviewed"
+        assert workload.source, workload.group_kind
+        assert workload.versions, workload.group_kind
+        assert workload.given & paths, f"{workload.group_kind} would never be reviewed"
 
 
 def test_what_owns_servers_owns_no_pods_that_complete() -> None:
@@ -182,8 +184,10 @@ def test_unread_fields_are_named() -> None:
     for workload in known_workloads():
         for field in workload.unread:
             coverage = coverage_of(made(workload, field.path, {"name": "other"}))
-            assert coverage.missing, (workload.gk, field.path)
-            assert field_path(steps(field.path)) in [each.path for each in coverage.unread], workload.gk
+            assert coverage.missing, (workload.group_kind, field.path)
+            assert field_path(steps(field.path)) in [each.path for each in coverage.unread], (
+                workload.group_kind
+            )
 
 
 def test_a_workload_without_its_template_is_not_reviewed() -> None:

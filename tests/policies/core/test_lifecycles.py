@@ -34,7 +34,7 @@ spec:
 
 
 def test_every_kind_has_pods_and_is_named_once_for_each_version() -> None:
-    assert {life.gk for life in LIVES} <= TABLE.keys()
+    assert {life.group_kind for life in LIVES} <= TABLE.keys()
     for kind, entries in known_lifecycles().items():
         versions = [version for life in entries for version in life.api_versions]
         assert len(versions) == len(set(versions)), kind
@@ -43,11 +43,11 @@ def test_every_kind_has_pods_and_is_named_once_for_each_version() -> None:
 
 def test_the_roles_of_a_kind_are_where_its_templates_are() -> None:
     for life in LIVES:
-        workload = TABLE[life.gk]
+        workload = TABLE[life.group_kind]
         paths = [*workload.templates, *workload.specs, *(each.at for each in workload.composed)]
         for role in life.roles:
             at = f"spec.{role.at}" if role.at else "spec"
-            assert any(_leads_to(at, path) for path in paths), f"{life.gk}: {role.name}"
+            assert any(_leads_to(at, path) for path in paths), f"{life.group_kind}: {role.name}"
 
 
 def _leads_to(at: str, path: str) -> bool:
@@ -62,7 +62,9 @@ def test_an_experiment_names_the_kind_that_it_tries() -> None:
     assert tried
     for life in tried:
         assert life.tried is not None
-        assert life.kind in Path(life.tried.by).read_text(), f"{life.tried.by} says nothing of {life.gk}"
+        assert life.kind in Path(life.tried.by).read_text(), (
+            f"{life.tried.by} says nothing of {life.group_kind}"
+        )
 
 
 def test_roles_count_their_pods() -> None:

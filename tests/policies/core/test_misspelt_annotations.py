@@ -59,6 +59,7 @@ def test_every_annotation_of_the_domain_is_listed() -> None:
     names = {value for name, value in vars(known).items() if name.isupper() and isinstance(value, str)}
     kept = {
         known.DOMAIN,
+        known.PREFIX,
         known.CHANGED,
         known.CA_BUNDLE_CHANGED,
         known.OBSERVED_UNTIL,

@@ -124,7 +124,7 @@ def test_in_a_set_the_budget_has_the_finding_and_in_a_cluster_the_manifest() -> 
 )
 def test_a_workload_is_warned_about_when_it_comes_under_the_budget(known: list[Any], found: Any) -> None:
     obj = deployment(2)
-    assert kind_of(obj) in {workload.gk for workload in known_workloads()}
+    assert kind_of(obj) in {workload.group_kind for workload in known_workloads()}
     facts = Facts("default", ManifestCluster(known))
     findings = RULE.check(Target(obj, kind_of(obj), ()), facts)
     assert [(finding.path, finding.certainty) for finding in findings] == found

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from policies.kube.group_kinds import GroupKind
 from tests.tables import table
 from webhook.admission import envelope as review
-from webhook.admission.answer import Response, allowed, denied, patched
-from webhook.admission.answer_encoding import WARNING_LENGTH, fitted, render
+from webhook.admission.answer import Response, allowed, denied, patched, render
 from webhook.admission.envelope import BadReview, parse
+from webhook.admission.wrapping import WARNING_LENGTH, fitted
 
 
 def body(**changes: Any) -> bytes:

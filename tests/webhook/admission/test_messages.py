@@ -11,8 +11,8 @@ from policies.core.finding import Finding, Mode
 from policies.core.reasons import Reasons
 from policies.kube.json import Json
 from webhook.admission import messages as answer
-from webhook.admission.answer_encoding import fitted
 from webhook.admission.decision import Change, Crash, Decision, Result
+from webhook.admission.wrapping import fitted
 
 POD = {"spec": {"containers": [{"name": "api", "volumeMounts": [{"name": "m", "mountPath": "/m"}]}]}}
 

@@ -17,7 +17,7 @@ def test_every_kind_is_listed_with_its_paths(chassis: Chassis) -> None:
     status, text, _ = chassis("explain", "kinds")
     assert status == 0
     for workload in known_workloads():
-        assert f"\n{workload.gk}  (" in text
+        assert f"\n{workload.group_kind}  (" in text
     for kind in known_without_pods():
         assert f"  {kind}: " in text
     assert "spec.leaderWorkerTemplate.leaderTemplate: pod template" in text

@@ -195,7 +195,7 @@ def test_every_kind_that_is_read_is_sent_for_validation() -> None:
     sent = selected(entries(rendering("base"))["validate.mlchassis.dev"]["rules"])
     paths = {"templates", "specs", "containers", "composed", "overrides", "objects"}
     read = (workload for workload in known_workloads() if workload.given & paths)
-    wanted = {(workload.api_group, workload.gk.resource) for workload in read}
+    wanted = {(workload.api_group, workload.group_kind.resource) for workload in read}
     assert sent == wanted | {
         ("", "pods"),
         ("policy", "poddisruptionbudgets"),
@@ -245,7 +245,7 @@ def test_the_scan_may_only_list_what_it_reads() -> None:
     granted = {
         verb: selected([rule for rule in role["rules"] if verb in rule["verbs"]]) for verb in ("get", "list")
     }
-    judged = {(kind.group, kind.resource) for kind in kinds_of(each.gk for each in known_workloads())}
+    judged = {(kind.group, kind.resource) for kind in kinds_of(each.group_kind for each in known_workloads())}
     asked = {(known.group_kind.group, known.plural) for known in resource_kinds()}
     reports = {(api.group, name) for api in APIS for name in (api.plural, f"cluster{api.plural}")}
     assert granted == {

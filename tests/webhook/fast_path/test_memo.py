@@ -35,8 +35,7 @@ from policies.kube.json import Json, mapping, replaced, text
 from policies.kube.names import listed
 from policies.kube.yaml_text import BadDocument, load_all
 from webhook.admission import engine
-from webhook.admission.answer import Answer
-from webhook.admission.answer_encoding import prepared, render
+from webhook.admission.answer import Answer, prepared, render
 from webhook.admission.canonical import Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision

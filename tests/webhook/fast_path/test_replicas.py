@@ -31,7 +31,7 @@ from tests.webhook.fast_path.test_memo import (
     with_services,
 )
 from webhook.admission import engine
-from webhook.admission.answer_encoding import render
+from webhook.admission.answer import render
 from webhook.admission.canonical import CONSTANT, CONSTANTS, Canonical
 from webhook.admission.configuration import Config
 from webhook.admission.envelope import BadReview, Request, parse

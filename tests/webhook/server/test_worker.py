@@ -294,7 +294,7 @@ async def test_objects_that_no_api_server_would_send_are_answered(endpoint: str,
 
 async def test_an_answer_that_can_t_be_recorded_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     wired = Wired({})
-    monkeypatch.setattr(wired.metrics, "request", {}.__getitem__)
+    monkeypatch.setattr(wired.metrics, "of_request", {}.__getitem__)
     with structlog.testing.capture_logs() as lines:
         assert "patch" in await wired.post("mutate")
     assert [line["event"] for line in lines] == ["answer not recorded"]

@@ -1,51 +1,20 @@
-"""The bytes of an answer: the AdmissionReview v1 of a response.
+"""Warnings in lines, as the API server passes them on.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
 from __future__ import annotations
 
-import base64
 import textwrap
 from collections.abc import Sequence, Set
-from typing import Any, Final
-
-import orjson
+from typing import Final
 
 from policies.kube.printable import printable
-from webhook.admission.answer import Prepared, Response
-from webhook.admission.envelope import API_VERSION
 
 WARNING_LENGTH = 120
 """Characters of one warning. The API server logs longer ones as a fault of the webhook."""
 WARNINGS_LENGTH = 4096
 """Characters of all warnings together. The API server drops the rest."""
-
-
-def render(uid: str, response: Response) -> bytes:
-    """The AdmissionReview that answers the request with this uid."""
-    return prepared(response).to(uid)
-
-
-def prepared(response: Response) -> Prepared:
-    answer: dict[str, Any] = {"uid": "", "allowed": response.allowed}
-    if response.status is not None:
-        answer["status"] = {
-            "status": "Failure",
-            "code": response.status.code,
-            "reason": response.status.reason,
-            "message": response.status.message,
-        }
-    elif response.patch:
-        answer["patchType"] = "JSONPatch"
-        answer["patch"] = base64.b64encode(orjson.dumps(response.patch)).decode()
-    if response.warnings:
-        answer["warnings"] = fitted(response.warnings)
-    if response.audit:
-        answer["auditAnnotations"] = dict(response.audit)
-    review = orjson.dumps({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer})
-    head, _, tail = review.partition(b'""')  # the first empty string is the uid
-    return Prepared(head, tail)
 
 
 def fitted(warnings: Sequence[str]) -> list[str]:
