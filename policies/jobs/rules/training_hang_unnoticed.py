@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from policies.commands import Command
 from policies.containers.commands import container_command
@@ -47,6 +47,16 @@ def _table() -> HangSettings:
     return load_one(HangSettings, "policies.jobs", "hangs.yaml")
 
 
+@table
+def _variables() -> Mapping[str, HangSetting]:
+    return {name: each for each in _table().variables for name in each.names}
+
+
+@table
+def _flags() -> Mapping[str, HangSetting]:
+    return {name: each for each in _table().flags for name in each.names}
+
+
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers(Role.MAIN):
@@ -62,21 +72,20 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _settings(template: PodTemplate, container: Container) -> Iterator[tuple[str, str, str, HangSetting]]:
     """Field path, name and value of each setting."""
-    for setting in _table().variables:
-        for index, variable in enumerate(container.typed.env):
-            if variable.name in setting.names and variable.value:
-                yield template.at(container, f"env[{index}]", "value"), variable.name, variable.value, setting
+    by_variable, by_flag = _variables(), _flags()
+    for index, variable in enumerate(container.typed.env):
+        if variable.value and (setting := by_variable.get(variable.name)):
+            yield template.at(container, f"env[{index}]", "value"), variable.name, variable.value, setting
     commands = container_command(template, container).commands
     for exported, last in _of_script(commands).items():
-        for setting in _table().variables:
-            if exported in setting.names:
-                yield template.command_path(container), exported, last, setting
+        if setting := by_variable.get(exported):
+            yield template.command_path(container), exported, last, setting
     for command in commands:
-        options = ProgramOptions(command.argv)
-        for setting in _table().flags:
-            for name in setting.names:
-                if value := options.value((name,)):
-                    yield template.command_path(container), name, value, setting
+        given = {name for name, _, _ in (word.partition("=") for word in command.argv)} & by_flag.keys()
+        options = ProgramOptions(command.argv) if given else None
+        for name in sorted(given):
+            if options is not None and (value := options.value((name,))):
+                yield template.command_path(container), name, value, by_flag[name]
 
 
 def _of_script(commands: Sequence[Command]) -> dict[str, str]:

@@ -257,6 +257,8 @@ _COPIES_NOTHING: Final = (*SERVING, DAEMON_SET, JOB)
 def not_injected(target: Target, facts: Facts) -> Findings:
     metadata = target.read(Object).metadata
     own = {**metadata.labels, **metadata.annotations} if target.kind in _COPIES_NOTHING else {}
+    if own.keys().isdisjoint(_keys_of_sidecars()) and not any(map(_mounts_by_driver, target.templates)):
+        return
     given = []
     for template in target.templates:
         of_pods = template.typed.metadata
@@ -288,6 +290,19 @@ def not_injected(target: Target, facts: Facts) -> Findings:
                     f'Set {key}: "{value}" in {template.metadata_path}.annotations.',
                     Certainty.CERTAIN if template.is_exact else Certainty.LIKELY,
                 )
+
+
+@data.table
+def _keys_of_sidecars() -> frozenset[str]:
+    """The labels and annotations that decide about a sidecar."""
+    every = (each for mesh in _meshes() for each in (*mesh.labels, *mesh.annotations, *mesh.unless))
+    return frozenset(each.partition("=")[0] for each in every)
+
+
+def _mounts_by_driver(template: PodTemplate) -> bool:
+    """Whether a driver may mount a volume of the pod."""
+    volumes = template.typed.spec.volumes
+    return any(each.csi is not None or each.persistent_volume_claim is not None for each in volumes)
 
 
 def _volume_of(driver: str, template: PodTemplate, facts: Facts) -> int | None:

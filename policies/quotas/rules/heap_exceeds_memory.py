@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from policies.containers.programs import programs
@@ -33,6 +33,18 @@ def _heaps() -> tuple[Heap, ...]:
     return data.load_list(Heap, "policies.quotas", "heaps.yaml")
 
 
+@data.table
+def _heaps_by_variable() -> Mapping[str, tuple[Heap, ...]]:
+    names = {name for heap in _heaps() for name in heap.env}
+    return {name: tuple(heap for heap in _heaps() if name in heap.env) for name in names}
+
+
+@data.table
+def _heaps_by_program() -> Mapping[str, tuple[Heap, ...]]:
+    names = {heap.program for heap in _heaps() if heap.program}
+    return {name: tuple(heap for heap in _heaps() if heap.program == name) for name in names}
+
+
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers():
@@ -54,14 +66,13 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _set(container: Container) -> Iterator[tuple[Heap, str, int]]:
     """The settings of heaps, with where they are and their sizes."""
+    by_program, by_variable = _heaps_by_program(), _heaps_by_variable()
     for program in programs(container):
-        for heap in _heaps():
-            if heap.program and program[0] == heap.program:
-                yield from _in(heap, program[1:], heap.program)
+        for heap in by_program.get(program[0], ()):
+            yield from _in(heap, program[1:], heap.program)
     for each in container.typed.env:
-        for heap in _heaps():
-            if each.name in heap.env and each.value:
-                yield from _in(heap, each.value.split(), each.name)
+        for heap in by_variable.get(each.name, ()):
+            yield from _in(heap, each.value.split(), each.name)
 
 
 def _in(heap: Heap, words: tuple[str, ...] | list[str], where: str) -> Iterator[tuple[Heap, str, int]]:

@@ -26,15 +26,18 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if facts.cluster_objects(NodePool) or facts.is_unread(NodePool):
         return  # Karpenter makes a node for the pod
-    amounts = nodes.derive(_amounts)
+    amounts, least = nodes.derive(_amounts), nodes.derive(_least)
     for template in target.templates:
+        requests = _requests(template)
+        if all(amount <= least.get(resource, 0) for resource, amount in requests.items()):
+            continue  # each node has enough, whichever the pod may use
         found = placement(template.view, facts)
         if template.typed.spec.node_name or (found is not None and found.obstacle is not None):
             continue  # gpu-unschedulable reports it
         takes = list(amounts) if found is None else [node.name for node in found.nodes]
         of = "largest node" if found is None else "largest node with its accelerators"
         largest = _largest([amounts.get(name, {}) for name in takes])
-        for resource, amount in _requests(template).items():
+        for resource, amount in requests.items():
             if resource in largest and amount > largest[resource]:
                 yield Finding(
                     template.spec_path,
@@ -51,6 +54,16 @@ def check(target: Target, facts: Facts) -> Findings:
 def _amounts(nodes: Listing) -> dict[str, dict[str, Decimal]]:
     """What each node offers, by its name."""
     return {node.name: _offered(node) for node in nodes.objects(Node)}
+
+
+def _least(nodes: Listing) -> dict[str, Decimal]:
+    """The smallest amount of each resource that a node offers; without one if a node does not tell it."""
+    offers = nodes.derive(_amounts).values()
+    return {
+        resource: min(each[resource] for each in offers)
+        for resource in _COMPARED
+        if all(resource in each for each in offers)
+    }
 
 
 def _offered(node: Node) -> dict[str, Decimal]:
