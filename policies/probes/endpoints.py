@@ -22,14 +22,24 @@ from policies.probes.recognition import GroupRole, Server
 from policies.probes.standard_probes_settings import StandardProbes
 
 
+class Source(Struct, frozen=True):
+    """Where a handler is from."""
+
+    name: str
+    is_preset: bool = False
+
+    def __str__(self) -> str:
+        return f"preset {self.name}" if self.is_preset else self.name
+
+
 class Health(Struct, frozen=True):
     """The handlers of liveness and readiness, such as `{"httpGet": {"path": "/health", "port": 8000}}`, and
-    where they are from, such as `preset vllm`; None if unknown."""
+    where they are from; None if unknown."""
 
     live: Json | None = None
     ready: Json | None = None
-    live_source: str = ""
-    ready_source: str = ""
+    live_source: Source | None = None
+    ready_source: Source | None = None
 
     def or_else(self, other: Health) -> Health:
         """Each handler from this, or else from the other."""
@@ -47,7 +57,7 @@ def _preset_health(container: Container, settings: StandardProbes) -> Health | N
     port = server_port(container, server) if server else None
     if server is None or port is None or doubt_about(container, server, port):
         return None
-    source = f"preset {server.name}"
+    source = Source(server.name, is_preset=True)
     if server.preset.protocol is Protocol.GRPC:
         service = server.preset.grpc_service
         handler: Json = {"grpc": {"port": port} | ({"service": service} if service else {})}

@@ -24,6 +24,7 @@ from policies.kube.json import Json, integer, mapping, text
 from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
     Health,
+    Source,
     declared_http_port,
     has_own_config,
     health_paths,
@@ -251,10 +252,10 @@ def _finding(key: str, what: str, hint: str) -> Finding:
 # --- the first source with a handler --------------------------------------------------------------
 
 
-ANNOTATION: Final = "annotation"
-MIRRORED: Final = "readinessProbe"
+ANNOTATION: Final = Source("annotation")
+MIRRORED: Final = Source("readinessProbe")
 """The source of a liveness handler that is never used for a startupProbe."""
-FALLBACK: Final = "fallback"
+FALLBACK: Final = Source("fallback")
 
 
 def health_to_inject(pod: PodView, container: Container, settings: StandardProbes, facts: Facts) -> Health:

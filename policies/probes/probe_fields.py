@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from policies.core.annotations import (
@@ -19,6 +20,7 @@ from policies.kube.json import Json, dig, text
 from policies.kube.names import is_label_key
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, probe_every, timed
+from policies.probes.endpoints import Source
 from policies.probes.health import ANNOTATION, FALLBACK, MIRRORED
 from policies.probes.liveness_program import NoProgressCheck, ProgressCheck, asked_by, patience_of
 from policies.probes.standard_probes_settings import Liveness, StandardProbes
@@ -30,6 +32,8 @@ LONG_BUDGET: Final = 2 * 3600
 MAX_FAILURES: Final = 2**31 - 1
 """The API's failureThreshold is an int32, and users write the largest one for "never"."""
 _PATHS: Final = {"readinessProbe": READY_PATH, "livenessProbe": LIVE_PATH}
+_SETTINGS: Final[Mapping[Source | None, str]] = {MIRRORED: "mirror", FALLBACK: "unknown"}
+"""The settings that decide about handlers of these sources."""
 _ACTIONS: Final = {"livenessProbe": "a restart", "readinessProbe": "no traffic"}
 
 
@@ -51,14 +55,14 @@ def probe_field(
     name: str,
     endpoint: Json,
     timing: Probe,
-    source: str,
+    source: Source | None,
     check: ProgressCheck | NoProgressCheck | None = None,
 ) -> AddedField:
     """A liveness or readiness probe, which runs the program of a ProgressCheck."""
     program = check if isinstance(check, ProgressCheck) else None
 
     def why() -> str:
-        who = "by its annotation" if source == ANNOTATION else source
+        who = "by its annotation" if source == ANNOTATION else str(source)
         if program:
             limit = ""
             if program.start:
@@ -94,7 +98,7 @@ def probe_field(
         path = text(endpoint, "httpGet", "path")
         return f"{container_key(_PATHS[name], container)}={path}" if path else ""
 
-    setting = "liveness" if program else {MIRRORED: "mirror", FALLBACK: "unknown"}.get(source, "presets")
+    setting = "liveness" if program else _SETTINGS.get(source, "presets")
     handler = program.handler if program else endpoint
     return AddedField(name, timed(handler, timing), why, setting, annotation)
 

@@ -26,7 +26,7 @@ from policies.kube.quantities import whole_number
 from policies.probes.advice import advise
 from policies.probes.canary import annotated_progress, body_variable
 from policies.probes.copied import killed_start, startup_check
-from policies.probes.endpoints import preset_health
+from policies.probes.endpoints import Source, preset_health
 from policies.probes.health import MIRRORED, AnnotationError, health_to_inject
 from policies.probes.liveness_program import (
     ProgressCheck,
@@ -124,7 +124,7 @@ def _missing_liveness(
     pod: PodView,
     container: Container,
     endpoint: Json,
-    source: str,
+    source: Source | None,
     ready: Probe | None,
     settings: StandardProbes,
     facts: Facts,
@@ -147,7 +147,7 @@ def _missing_liveness(
     watched = 0
     if not (has_startup or delay) and ready is not None and _may_watch_start(pod, container, budget, facts):
         watched = budget.seconds
-    known = source.startswith("preset ") or annotated_progress(pod, container, facts)
+    known = (source is not None and source.is_preset) or annotated_progress(pod, container, facts)
     check = progress_check(pod, container, endpoint if known else None, facts, watched)
     program = check if isinstance(check, ProgressCheck) else None
     timing = _liveness(settings, _timeout(container, settings), ready, grouped=grouped)

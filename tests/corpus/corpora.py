@@ -164,7 +164,7 @@ def _reason(pod: Json, container: Container, new: Json, added: list[str], facts:
     server = recognised(container, facts)
     known = [annotated_health(facts.view(pod), container, facts), preset_health(container, settings)]
     sources = [
-        health.live_source
+        str(health.live_source)
         for health in known
         for probe in added
         if health is not None and handler_of(new[probe]) in (health.live, health.ready)

@@ -25,19 +25,19 @@ def check(target: Target, facts: Facts) -> Findings:
         if not known or "tcpSocket" in known:
             continue
         reported.add(container)  # one finding is enough for two such probes
-        source = f"The {source}" if source.startswith("preset") else "An annotation"
+        whose = f"The {source}" if source is not None and source.is_preset else "An annotation"
         if not probe.is_user_written:
             yield Finding(
                 container,
                 "The readinessProbe that KServe adds checks only for an open port, but the server opens it "
-                f"before its models are loaded. {source} gives a health endpoint.",
+                f"before its models are loaded. {whose} gives a health endpoint.",
                 f"Add a readinessProbe with {_endpoint(known)}.",
             )
             continue
         yield Finding(
             probe.at("tcpSocket"),
             f"The {probe.name} checks only for an open port, which can be open while the model is not "
-            f"loaded or the server hangs. {source} gives a health endpoint.",
+            f"loaded or the server hangs. {whose} gives a health endpoint.",
             f"Use {_endpoint(known)} instead, or remove the probe so that the webhook adds the right one.",
         )
 

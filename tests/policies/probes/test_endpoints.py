@@ -117,7 +117,7 @@ def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: s
     assert health is not None
     assert [each and each["httpGet"]["path"] for each in (health.live, health.ready)] == [live, ready]
     annotated = "live" if annotation == "live-path" else "ready"
-    sources = {"live": health.live_source, "ready": health.ready_source}
+    sources = {"live": str(health.live_source), "ready": str(health.ready_source)}
     assert sources == {"live": "preset triton", "ready": "preset triton", annotated: "annotation"}
 
 
