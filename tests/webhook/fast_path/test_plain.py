@@ -54,7 +54,11 @@ async def test_a_plain_request_may_arrive_byte_by_byte(at_once: Running) -> None
         assert connection.since is None
 
 
-async def test_a_plain_request_that_has_begun_does_not_give_way(at_once: Running) -> None:
+async def test_a_plain_request_that_has_begun_does_not_give_way(
+    at_once: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the machine stops in between, it is not without progress for so long.
+    monkeypatch.setattr(connections, "FRESH_SECONDS", 500.0)
     async with callers(at_once, 1, WHOLE[:-5]) as (caller,):
         acceptor = acceptor_of(at_once)
         await in_flight(acceptor, 1)
