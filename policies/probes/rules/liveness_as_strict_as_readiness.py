@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from policies.commands import SHELLS
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.probes.first_party import is_first_party
@@ -23,9 +24,9 @@ SHORT: Final = 2
 LATE: Final = 10
 """Seconds in which a busy server still answers."""
 _FILE_AND_PROCESS_CHECKS: Final = frozenset(
-    {"test", "[", "[[", "cat", "ls", "stat", "true", "pgrep", "pidof", "kill"}
+    {"test", "[", "[[", "cat", "ls", "stat", "true", "pgrep", "pidof", "kill", "ps", "grep", "echo", "exit"}
 )
-"""Programs that check a file or a process, and so pass under load."""
+"""Programs that check a file or a process, or its output, and so pass under load."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -82,7 +83,9 @@ def _fails_under_load(probe: ContainerProbe) -> bool:
     commands = probe.command.commands
     if always_passes(probe):
         return False
-    return not commands or any(command.name not in _FILE_AND_PROCESS_CHECKS for command in commands)
+    # A shell without a script of its own only runs the other commands.
+    read = [each for each in commands if each.name not in SHELLS or len(each.argv) > 1]
+    return not read or any(command.name not in _FILE_AND_PROCESS_CHECKS for command in read)
 
 
 RULE = rule(__name__, check, requires=(PodFeature.LIVENESS, PodFeature.READINESS))
