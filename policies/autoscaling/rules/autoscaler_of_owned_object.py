@@ -14,6 +14,7 @@ from policies.core.settings import Field, Model
 from policies.kube.group_kinds import AUTOSCALER, INFERENCE_SERVICE, SCALED_OBJECT, GroupKind
 from policies.kube.json import Json, dig, text
 from policies.kube.objects.metadata import Object, ObjectReference
+from policies.kube.objects.scaling import ScaledObject
 
 
 class ReplacedAnnotation(Model):
@@ -43,6 +44,11 @@ class OwnerKind(Model):
     )
     replaces: tuple[ReplacedAnnotation, ...] = Field(
         (), description="annotations for an autoscaler that its operator replaces"
+    )
+    without_selector: bool = Field(
+        False,
+        description="whether it has a scale subresource without a selector: KEDA itself sets zero and one "
+        "replica, or its minimum, but its HorizontalPodAutoscaler, which sets more, fails",
     )
     source: str = Field(description="the documentation that shows it")
 
@@ -109,6 +115,8 @@ def check(target: Target, facts: Facts) -> Findings:
     owned = _owner_of(reference, facts)
     if owned is None or (owned.itself and not owned.owner.itself):
         return
+    if owned.itself and owned.owner.without_selector and _needs_no_autoscaler(target):
+        return
     kind = owned.owner.group_kind.kind
     yield Finding(
         "spec.scaleTargetRef",
@@ -120,6 +128,19 @@ def check(target: Target, facts: Facts) -> Findings:
         ),
         f"Use {owned.owner.instead}.",
     )
+
+
+def _needs_no_autoscaler(target: Target) -> bool:
+    """Whether KEDA itself sets every number of replicas of a ScaledObject.
+
+    `scaleFromZeroOrIdle` and `scaleToZeroOrIdle` update the scale subresource and read no selector:
+    https://github.com/kedacore/keda/blob/8b4f083ca8c8c2baf8477e322bd4d16ac4dfa09a/pkg/scaling/executor/scale_scaledobjects.go
+    """
+    if target.kind != SCALED_OBJECT:
+        return False
+    spec = target.read(ScaledObject).spec
+    most = spec.max_replica_count
+    return most is not None and most <= max(1, spec.min_replica_count or 0)
 
 
 def _replaced(target: Target) -> Findings:
