@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from policies.commands import SHELLS, is_python
-from policies.containers.programs import started
+from policies.containers.programs import Program, started
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
@@ -82,7 +82,9 @@ def _may_end(container: Container) -> bool:
 def servers(target: Target, facts: Facts) -> Findings:
     def program(container: Container) -> str | None:
         server = recognised(container, facts)
-        return server.name if server else None
+        if server is None or server.conditional or not _waits_for(container, server.argv):
+            return None
+        return server.name
 
     return _findings(
         target,
@@ -92,6 +94,17 @@ def servers(target: Target, facts: Facts) -> Findings:
             "only when all its containers have ended."
         ),
     )
+
+
+def _waits_for(container: Container, program: Program) -> bool:
+    """Whether a container runs as long as a program, and not only as long as those after it in a script."""
+    every = started(container).all
+    after = every[len(every) - every[::-1].index(program) :] if program in every else ()
+    return all(each[0] in _WAITING for each in after)
+
+
+_WAITING: Final = frozenset({"wait", "sleep", "tail", "echo", "exit", "true"})
+"""Programs that may follow a server in a script that runs as long as it."""
 
 
 def sidecars(target: Target, facts: Facts) -> Findings:
