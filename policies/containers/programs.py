@@ -134,10 +134,11 @@ def runs_alone(container: Container) -> bool:
     """Whether at most one program of a container may listen on a port. The shell that runs a script does not,
     nor do programs such as `mkdir` and `pip` in it."""
     found = started(container)
-    return len(found.all) < 2 or (found.complete and sum(map(_may_listen, found.all)) < 2)
+    return len(found.all) < 2 or (found.complete and sum(map(may_listen, found.all)) < 2)
 
 
-def _may_listen(words: Program) -> bool:
+def may_listen(words: Program) -> bool:
+    """Whether it is a program of its own, which no shell and no tool for files is."""
     name = words[0]
     if name in ("source", ""):  # the second is the name of `.`
         return not (len(words) == 2 and words[1].endswith(_ACTIVATES))

@@ -378,6 +378,11 @@ class Preset(Model):
             "whether it is a worker of a group and serves no client: it gets no probes and no warning"
         ),
     )
+    companion: bool = Field(
+        False,
+        description="whether it shows the work of another program: a container that also runs one is not "
+        "recognised by its command, since a restart would end that work",
+    )
     port_names: tuple[str, ...] = Field(
         (), description="container port names that only this server uses, such as `triton-http`"
     )

@@ -23,6 +23,7 @@ from policies.containers.programs import (
     ProgramOptions,
     has_option,
     launch_of,
+    may_listen,
     started,
     variables_of,
 )
@@ -346,6 +347,8 @@ class Recogniser:
                 if preset is None or not command.begins(program, options):
                     continue
                 if preset.commands_need_image and not by_image.is_own(preset):
+                    continue
+                if preset.companion and sum(map(may_listen, programs)) > 1:
                     continue
                 if preset.worker and any(other[0] not in _WAITING for other in programs[n + 1 :]):
                     continue
