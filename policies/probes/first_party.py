@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from policies.containers.commands import command_without_pod
+from policies.containers.programs import started
 from policies.core.annotations import MODEL_CONFIG
 from policies.core.data import load_one, table
 from policies.core.facts import Facts
@@ -46,6 +47,7 @@ class Signs(Model):
     task_programs: frozenset[str] = Field(
         description="words in the names of programs that answer no requests"
     )
+    file_programs: frozenset[str] = Field(description="programs that only send files")
     page_words: frozenset[str] = Field(description="words in the image names of pages")
     public_projects: tuple[str, ...] = Field(description="globs of projects on registries of many projects")
     public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
@@ -62,7 +64,7 @@ def is_first_party(template: PodTemplate, container: Container, facts: Facts) ->
         return False
     if recognised(container, facts) is not None:
         return True
-    if _has_only_controller_ports(container):
+    if _has_only_controller_ports(container) or _sends_files(container):
         return False
     if container.typed.resources.has_devices:
         return True
@@ -95,6 +97,12 @@ def takes_tasks(container: Container) -> bool:
     command = command_without_pod(container)
     started = (*(each.name for each in command.commands), *command.scripts)
     return any(not _signs().task_programs.isdisjoint(_WORDS.findall(each.lower())) for each in started)
+
+
+def _sends_files(container: Container) -> bool:
+    """Whether a container only sends files, and its user's own program, if any, does not serve."""
+    every = started(container)
+    return every.complete and bool(every.all) and every.all[-1][0] in _signs().file_programs
 
 
 @table

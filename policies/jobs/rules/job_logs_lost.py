@@ -154,8 +154,8 @@ def _of_failed_hook(target: Target) -> Findings:
 
 def _matters(target: Target, runs: list[Run], facts: Facts) -> bool:
     """Whether the logs matter: training, and scheduled runs, which nobody watches. Setup Jobs can run
-    again."""
-    if any(run.life.schedule is not None or run.life.trains for run in runs):
+    again, and somebody starts a run whose schedule is suspended."""
+    if any(run.life.trains or (run.life.schedule is not None and not run.is_suspended) for run in runs):
         return True
     settings = facts.settings(JobRetries)
     if any(is_labelled_training(target.obj, job, settings) for job in jobs_in(target.obj)):
