@@ -18,6 +18,8 @@ from policies.rollouts.rollouts import minimum_replicas
 
 _FILE: Final = re.compile(r"(?:sqlite:///|file:(?://)?)?(/[^?]+)(?:\?.*)?")
 """A file or a directory in the value of an option. In `sqlite:///x.db`, the path is relative."""
+_IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/:memory:.*)?")
+"""A database of SQLite in memory: https://docs.sqlalchemy.org/en/20/dialects/sqlite.html#connect-strings"""
 _HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
 _HINT_OF_STATEFUL_SET: Final = "Use volumeClaimTemplates for this directory."
 
@@ -78,12 +80,23 @@ def check(target: Target, facts: Facts) -> Findings:
 def _of_files(
     template: PodTemplate, container: Container, server: Server, fleeting: Set[str], hint: str
 ) -> Findings:
-    """A finding about a server that keeps its state in files without any volume, since no option names a
-    database server, or in a file that is on an emptyDir."""
+    """A finding about a server that keeps its state in memory, in files without any volume, since no option
+    names a database server, or in a file that is on an emptyDir."""
     state = server.preset.single_state
     if state is None or server.preset.data is not None or not (state.flags or state.env):
         return
-    if not server.keeps_state or server.has_env_from:
+    # A flag decides, whatever `envFrom` sets.
+    value = server.options.value(state.flags) if server.has_env_from else None
+    if not server.keeps_state or (server.has_env_from and not value):
+        return
+    value = value or server.configured(state.flags, state.env)
+    if value and _IN_MEMORY.fullmatch(value):
+        yield Finding(
+            template.at(container),
+            f"Container {container.name} keeps its records in memory ({value}). A restart of the container "
+            "deletes them.",
+            f"Set {(*state.flags, *state.env)[0]} to a database server, or to a file on a claim.",
+        )
         return
     if not container.typed.volume_mounts:
         yield Finding(
@@ -93,7 +106,7 @@ def _of_files(
             f"Mount a claim and keep the files there, or set {(*state.env, *state.flags)[0]}.",
         )
         return
-    file = _FILE.fullmatch(server.configured(state.flags, state.env) or "")
+    file = _FILE.fullmatch(value or "")
     mounts = [each for each in container.typed.volume_mounts if file and is_below(file[1], each.mount_path)]
     nearest = max(mounts, key=lambda each: len(each.mount_path), default=None)
     if file is not None and nearest is not None and nearest.name in fleeting:
