@@ -9,6 +9,7 @@ from __future__ import annotations
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import Cause, Obstacle, placement
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.kube.objects.limits import LimitRange
 from policies.kube.objects.pods import is_extended
 from policies.kube.quantities import parse_quantity
 
@@ -16,7 +17,7 @@ from policies.kube.quantities import parse_quantity
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
-        if refused := list(_refused(template)):
+        if refused := list(_refused(template, facts)):
             yield from refused
             continue
         found = placement(template.view, facts)
@@ -31,21 +32,31 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _refused(template: PodTemplate) -> Findings:
+def _refused(template: PodTemplate, facts: Facts) -> Findings:
     """Extended resources, which no pod may request without that limit. The API server checks the templates of
     its own kinds too, and those of others only when their controller creates the pods."""
     for container in template.containers():
         resources = container.typed.resources
-        for name, limit in resources.limits.items():
-            request = resources.requests.get(name)
-            if request not in (None, limit) and is_extended(name) and _differ(request, limit):
-                yield Finding(
-                    template.at(container, f"resources.requests[{name}]"),
-                    f"Container {container.name} requests {request} {name} with a limit of {limit}. For "
-                    "extended resources the two must be equal, so the API server refuses every pod.",
-                    "Set the limit only, which is also the request.",
-                    Certainty.CERTAIN,
-                )
+        for name, request in resources.requests.items():
+            limit = resources.limits.get(name)
+            if request is None or not is_extended(name):
+                continue
+            if _has_a_default(name, facts) if limit is None else not _differ(request, limit):
+                continue
+            has = "without a limit" if limit is None else f"with a limit of {limit}"
+            yield Finding(
+                template.at(container, f"resources.requests[{name}]"),
+                f"Container {container.name} requests {request} {name} {has}. For extended resources the two "
+                "must be equal, so the API server refuses every pod.",
+                "Set the limit only, which is also the request.",
+                # Another webhook may add a limit, and a LimitRange may be there that is not known.
+                Certainty.LIKELY if limit is None else Certainty.CERTAIN,
+            )
+
+
+def _has_a_default(name: str, facts: Facts) -> bool:
+    items = (item for each in facts.objects(LimitRange) or () for item in each.spec.limits)
+    return any(name in item.default or name in item.max for item in items)
 
 
 def _differ(request: object, limit: object) -> bool:
