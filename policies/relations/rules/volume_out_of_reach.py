@@ -12,12 +12,12 @@ from policies.accelerators.placement import placement
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import lifecycle_of
 from policies.core.listing import TypedIndex
-from policies.core.volumes import class_of, disk_of, keeps_others_waiting, volume_of
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.core.volumes import class_of, disk_of, keeps_others_waiting, volume_of, waits_for_a_pod
+from policies.kube.group_kinds import DEPLOYMENT, POD, ROLLOUT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.objects.metadata import Object
+from policies.kube.objects.nodes import HOSTNAME, only_node, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
-from policies.kube.objects.nodes import only_node, pinned_to_one_node
 from policies.kube.objects.placement import Affinity, NodeAffinity, NodeSelector
 from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -84,6 +84,10 @@ def _never_bound(target: Target, template: PodTemplate, facts: Facts) -> Finding
     if target.kind == STATEFUL_SET:
         made = target.read(StatefulSet).spec.volume_claim_templates
         claims += ((f"spec.volumeClaimTemplates[{i}].spec.accessModes", each) for i, each in enumerate(made))
+    # The scheduler writes nodeName into pods that it has placed.
+    placed = target.kind == POD and target.read(Object).metadata.uid
+    if template.typed.spec.node_name and not placed:
+        yield from _passes_the_scheduler(template, [claim for _, claim in claims], facts)
     for path, claim in claims:
         why = _unlike_its_volume(claim, facts) if claim.spec.volume_name else _too_many(claim, facts)
         if why:
@@ -93,6 +97,26 @@ def _never_bound(target: Target, template: PodTemplate, facts: Facts) -> Finding
                 "Use the storage class and access mode of a volume that there is.",
                 Certainty.LIKELY,
             )
+
+
+def _passes_the_scheduler(
+    template: PodTemplate, claims: Sequence[PersistentVolumeClaim], facts: Facts
+) -> Findings:
+    """A finding about a pod that no scheduler sees, and a claim that waits for its choice of a node.
+
+    Source: https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode
+    """
+    for claim in claims:
+        if waits_for_a_pod(claim, facts):
+            yield Finding(
+                f"{template.spec_path}.nodeName",
+                f"The volume of claim {claim.name} is made on the node that the scheduler chooses "
+                "(WaitForFirstConsumer), and a pod with nodeName never passes the scheduler. The claim stays "
+                "unbound until another pod uses it, and the pod does not start.",
+                f"Select the node with nodeSelector: {{{HOSTNAME}: …}}.",
+                Certainty.LIKELY,
+            )
+            return
 
 
 def _unlike_its_volume(claim: PersistentVolumeClaim, facts: Facts) -> str:
