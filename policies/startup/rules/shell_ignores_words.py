@@ -1,4 +1,5 @@
-"""shell-ignores-words: words after the script of `sh -c` that the script does not use."""
+"""shell-ignores-words: words after the script of `sh -c` that the script does not use, and commands that do
+not begin with a program."""
 
 from __future__ import annotations
 
@@ -18,13 +19,23 @@ _PARAMETERS: Final = re.compile(
 """Signs that a script uses its parameters, or hands them to another script."""
 _NAMES: Final = SHELLS | {"", "-", "--", "_"}
 """Words that people write for `$0`, the name of the script in its messages."""
+_LINE: Final = re.compile(r"(?:[A-Za-z_][\w.+-]*\s+\S|/[\w./+-]*\s+[-/]).*", re.DOTALL)
+"""A whole command line: a program's name and more, or its path with an option or a path behind it. Other
+paths may contain a space."""
+_TEMPLATED: Final = re.compile(r"\$[({]|\{\{|\\")
+"""Signs of a word that something else completes, or of Windows."""
 _MAX_SHOWN: Final = 60
 
 
 def check(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
         for container in template.containers():
+            # KubeRay joins the words of its container, and so may operators that are not known.
+            is_run = not (template.is_ray or template.rewritten or template.by_shape)
             for path, words in _commands(template, container):
+                if is_run and words and (wrong := _no_program(words[0])):
+                    yield Finding(path, *wrong)
+                    continue
                 ignored = _ignored(words)
                 if ignored:
                     script, further = ignored
@@ -34,6 +45,24 @@ def check(target: Target, facts: Facts) -> Findings:
                         f"({_shown(' '.join(further))}) are its parameters, which it doesn't use.",
                         "Write the whole script as one word, or leave out the shell.",
                     )
+
+
+def _no_program(word: str) -> tuple[str, str] | None:
+    """Why the first word of a command is no program, and what to write instead; None if it may be one."""
+    if _TEMPLATED.search(word):
+        return None
+    fails = "No file has that name, so the container runtime reports that it does not exist."
+    if word.startswith("-"):
+        return (
+            f"The first word is the option {_shown(word)}, where the program must be. {fails}",
+            "Write the options into args, or put the program first.",
+        )
+    if _LINE.fullmatch(word):
+        return (
+            f"The first word is a whole command line ({_shown(word)}). {fails}",
+            "Write each word as an item of its own, or run the line with [sh, -c, …].",
+        )
+    return None
 
 
 def _commands(template: PodTemplate, container: Container) -> Iterator[tuple[str, Sequence[str]]]:
