@@ -15,7 +15,7 @@ from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import runs_in
 from policies.core.settings import Field, Model
 from policies.core.volumes import volume_of
-from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SELDON_DEPLOYMENT, SERVING
+from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SELDON_DEPLOYMENT, SERVING, GroupKind
 from policies.kube.json import Json, indexed_maps, mapping, maps, text, texts
 from policies.kube.metadata import controller
 from policies.kube.objects.metadata import Object, ObjectMeta
@@ -45,6 +45,18 @@ class Mesh(Model):
     sidecar: str = Field("proxy", description="what it adds, if not a proxy that the pod's connections use")
     driver: str = Field("", description="the CSI driver whose volumes need the sidecar")
     source: str = Field(description="the documentation that shows it")
+
+
+class Skipped(Model):
+    """An entry of `skipped_namespaces.yaml`: pods that a webhook leaves alone because of their namespace."""
+
+    kind: str = Field(description="the kind whose pods it completes, such as `Kind.group`")
+    label: str = Field(description="the label of namespaces that it leaves alone")
+    fields: tuple[str, ...] = Field(description="fields of the kind's spec for which it is needed")
+    unless_annotation: str = Field("", description="`key=value` with which it is not needed")
+    webhook: str
+    without: str = Field(description="what the pods lack, at the end of a sentence")
+    source: str
 
 
 def mesh_of(template: PodTemplate, facts: Facts) -> Mesh | None:
@@ -256,6 +268,8 @@ _COPIES_NOTHING: Final = (*SERVING, DAEMON_SET, JOB)
 
 def not_injected(target: Target, facts: Facts) -> Findings:
     metadata = target.read(Object).metadata
+    if (skipped := _skipped().get(target.kind)) is not None:
+        yield from _left_alone(skipped, target, facts)
     own = {**metadata.labels, **metadata.annotations} if target.kind in _COPIES_NOTHING else {}
     if own.keys().isdisjoint(_keys_of_sidecars()) and not any(map(_mounts_by_driver, target.templates)):
         return
@@ -305,6 +319,34 @@ def _mounts_by_driver(template: PodTemplate) -> bool:
     return any(each.csi is not None or each.persistent_volume_claim is not None for each in volumes)
 
 
+def _left_alone(skipped: Skipped, target: Target, facts: Facts) -> Findings:
+    needless = _has(target.read(Object).metadata.annotations, (skipped.unless_annotation,))
+    if needless or skipped.label not in (facts.namespace_labels() or {}):
+        return
+    if any(field in part for part in _parts(mapping(target.obj, "spec")) for field in skipped.fields):
+        yield Finding(
+            "metadata.namespace",
+            f"The webhook of {skipped.webhook} leaves namespace {facts.namespace} alone, which has the label "
+            f"{skipped.label}. The pods do not get {skipped.without}, so they fail.",
+            f"Use a namespace without the label {skipped.label}.",
+            Certainty.LIKELY,
+        )
+
+
+def _parts(spec: Json) -> Iterator[Json]:
+    """The components of a spec, and the models in them."""
+    for component in spec.values():
+        if isinstance(component, dict):
+            yield component
+            yield from (each for each in component.values() if isinstance(each, dict))
+
+
+@data.table
+def _skipped() -> Mapping[GroupKind, Skipped]:
+    entries = data.load_list(Skipped, "policies.network", "skipped_namespaces.yaml")
+    return {GroupKind.parse(each.kind): each for each in entries}
+
+
 def _volume_of(driver: str, template: PodTemplate, facts: Facts) -> int | None:
     """The index of the first volume of a CSI driver; None without one, and with a sidecar of the user's."""
     if any(driver.partition(".")[0] in container.image for container in template.containers()):
@@ -339,7 +381,7 @@ RULES = (
     rule(
         __name__,
         not_injected,
-        (*SERVING, DAEMON_SET, *known_lifecycles()),
+        (*SERVING, DAEMON_SET, *known_lifecycles(), *_skipped()),
         unowned=True,
         name="sidecar-not-injected",
     ),

@@ -84,6 +84,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/network/bodies.yaml",
         "policies/quotas/heaps.yaml",
         "policies/network/meshes.yaml",
+        "policies/network/skipped_namespaces.yaml",
         "policies/jobs/uploading_programs.yaml",
         "policies/network/named_by_operators.yaml",
         "policies/probes/preparing_programs.yaml",
