@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.services import selects
+from policies.kube.group_kinds import DEPLOYMENT, ROLLOUT, STATEFUL_SET
+from policies.kube.objects.services import Service
 from policies.kube.pods import Role
 from policies.probes.recognition import Server, release
 from policies.probes.serving import recognised
@@ -16,7 +18,10 @@ def check(target: Target, facts: Facts) -> Findings:
     replicas = minimum_replicas(target, facts)
     if replicas <= 1:
         return
+    one = "one replica" if target.kind == STATEFUL_SET else "one replica with strategy Recreate"
     for template in target.templates:
+        if target.kind == STATEFUL_SET and not _share_a_service(template, facts):
+            continue
         files = {
             each.name
             for each in template.typed.spec.volumes
@@ -27,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if typed.env_from or any(mount.name in files for mount in typed.volume_mounts):
                 continue  # which may say where the state is
             server = recognised(container, facts)
-            for what, hint in _own(server) if server is not None else ():
+            for what, hint in _own(server, one) if server is not None else ():
                 yield Finding(
                     template.at(container),
                     f"{replicas} replicas of {what}. A request gets what its replica knows.",
@@ -35,7 +40,17 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
-def _own(server: Server) -> Iterator[tuple[str, str]]:
+def _share_a_service(template: PodTemplate, facts: Facts) -> bool:
+    """Whether a Service distributes requests among the pods of a StatefulSet, which also have names of their
+    own."""
+    labels = template.typed.metadata.labels
+    return any(
+        each.has_address and each.spec.session_affinity != "ClientIP" and selects(each, labels)
+        for each in facts.objects(Service) or ()
+    )
+
+
+def _own(server: Server, one: str) -> Iterator[tuple[str, str]]:
     """What each replica of a server keeps for itself, as the end of a sentence, and what to do."""
     state = server.preset.single_state
     if state is not None and server.keeps_state:
@@ -43,7 +58,7 @@ def _own(server: Server) -> Iterator[tuple[str, str]]:
         move = f"Set {names[0]} to a store of all replicas, or run" if names else "Run"
         yield (
             f"{server.name} run, and each keeps {state.what}",
-            f"{move} one replica with strategy Recreate.",
+            f"{move} {one}.",
         )
     for each in server.preset.shared_state:
         old = server.version and server.version < release(each.since)
@@ -54,4 +69,4 @@ def _own(server: Server) -> Iterator[tuple[str, str]]:
             )
 
 
-RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT))
+RULE = rule(__name__, check, (DEPLOYMENT, ROLLOUT, STATEFUL_SET))

@@ -21,6 +21,7 @@ class ServiceSpec(Part):
     cluster_ip: str = msgspec.field(default="", name="clusterIP")
     external_name: str = ""
     publish_not_ready_addresses: bool = False
+    session_affinity: str = ""
     ports: tuple[ServicePort, ...] = ()
 
 

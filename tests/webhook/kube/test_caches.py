@@ -42,7 +42,7 @@ PORTS = [{"port": 80, "targetPort": "http"}, {"port": 81, "targetPort": 8081}, {
     ("spec", "stored"),
     [
         (
-            {"selector": {"app": "a"}, "clusterIP": "None", "sessionAffinity": "None"},
+            {"selector": {"app": "a"}, "clusterIP": "None", "internalTrafficPolicy": "Cluster"},
             {"selector": {"app": "a"}, "clusterIP": "None"},
         ),
         (
