@@ -498,7 +498,7 @@ class Preset(Model):
         None, description="where it stores the models that it downloads, if known"
     )
     home_directories: tuple[HomeDirectory, ...] = Field(
-        (), description="directories that it must be able to create in its home directory"
+        (), description="directories that it must be able to create in its home directory or elsewhere"
     )
     sockets: Sockets | None = Field(None, description="where its processes connect, besides the network")
     root_only: RootOnly | None = Field(None, description="files that it needs and that only root can read")

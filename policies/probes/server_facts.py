@@ -45,13 +45,16 @@ class ModelCache(Model):
 
 
 class HomeDirectory(Model):
-    """A directory in the home directory that a server must be able to create."""
+    """A directory that a server must be able to create, in the home directory or where only root may."""
 
-    name: str = Field(pattern=r"^\.", description="its name, such as .triton")
+    name: str = Field(
+        pattern=r"^[./]", description="its name, such as .triton, or its path in an image owned by root"
+    )
     keeps: str = Field(description="what it keeps there: the end of a sentence")
     images: tuple[str, ...] = Field(
         min_length=1, description="images with this, written as those of a preset"
     )
+    excluded_images: tuple[str, ...] = Field((), description="images among these without this")
     env: tuple[str, ...] = Field((), description="environment variables that move the directory")
     unless_flags: tuple[str, ...] = Field((), description="flags with which it is not needed")
     source: str = Field(description="the documentation, code or thread that shows it")

@@ -285,6 +285,12 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
             f"`/root`{_cited(only.source)}"
         )
     for home in preset.home_directories:
+        if home.name.startswith("/"):
+            yield (
+                f"must be able to create `{home.name}`, for which any user but root needs a volume there"
+                f"{_cited(home.source)}"
+            )
+            continue
         env = f": set {_code(home.env[:1])} or `HOME`" if home.env else ": set `HOME`"
         yield (
             f"must be able to create `{home.name}` in its home directory, which is `/` for a user without "

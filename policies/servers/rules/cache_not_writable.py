@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             refused = (
                 _unreadable(template, container, user, facts)
                 or _refused(template, container, homeless, facts)
-                or _refused_in_home(template, container, homeless, facts)
+                or _refused_elsewhere(template, container, user, facts)
                 or _without_sockets(template, container, facts)
             )
             if refused is not None:
@@ -80,25 +80,41 @@ def _refused(template: PodTemplate, container: Container, user: int | None, fact
     return None
 
 
-def _refused_in_home(
+def _refused_elsewhere(
     template: PodTemplate, container: Container, user: int | None, facts: Facts
 ) -> Finding | None:
-    """Another directory in its home directory."""
-    server = None if user is None else recognised(container, facts)
+    """Another directory, in its home directory or where only root may create it."""
+    server = recognised(container, facts) if user else None
     if server is None or server.conditional or server.has_env_from:
         return None
     for each in server.preset.home_directories:
-        moved = any(name in server.variables for name in (*each.env, "HOME"))
-        if moved or server.has_option(*each.unless_flags) or not image_matches(container.image, each.images):
+        in_home = each.name.startswith(".")
+        if in_home and (user is None or user <= _KNOWN or "HOME" in server.variables):
             continue
-        if not any(mounts_at(f"/{each.name}", container)):
+        moved = any(name in server.variables for name in each.env)
+        if moved or server.has_option(*each.unless_flags):
+            continue
+        if not image_matches(container.image, each.images, each.excluded_images):
+            continue
+        # A file of its configuration may name another directory.
+        files = () if in_home else server.preset.config_mounts
+        places = (f"/{each.name}" if in_home else each.name, *files)
+        if any(mount for place in places for mount in mounts_at(place, container)):
+            continue
+        keeps = f"Container {container.name} ({server.name}) keeps {each.keeps} in {each.name}"
+        if in_home:
             return Finding(
                 _place(template, container),
-                f"Container {container.name} ({server.name}) keeps {each.keeps} in {each.name} of its home "
-                f"directory. It runs as user {user}, whose home directory is /. It can't create that "
-                "directory there, so the server doesn't start.",
+                f"{keeps} of its home directory. It runs as user {user}, whose home directory is /. It can't "
+                "create that directory there, so the server doesn't start.",
                 "Set HOME to a directory that it can write to, such as /tmp or a volume.",
             )
+        return Finding(
+            _place(template, container),
+            f"{keeps}. It runs as user {user}, but only root can create files there, so the server doesn't "
+            "start.",
+            f"Mount a volume at {each.name}.",
+        )
     return None
 
 
