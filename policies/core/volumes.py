@@ -29,6 +29,9 @@ class Unattached(Model):
     defaults: tuple[str, ...] = Field(
         (), description="names of StorageClasses that are the default where a distribution installs them"
     )
+    lock_option: str = Field(
+        "", description="the mount option without which it refuses SQLite's locks, unless it mounts by NFS"
+    )
     source: str
 
 

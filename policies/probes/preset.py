@@ -272,6 +272,7 @@ class SingleState(Model):
     stored: bool = Field(
         False, description="whether it lasts longer than a session, so that replicas differ without it"
     )
+    sqlite: bool = Field(False, description="whether it is in a file of SQLite")
     elsewhere: tuple[str, ...] = Field(
         (), description="further flags and variables with which several processes may share the state"
     )

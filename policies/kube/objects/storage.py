@@ -75,6 +75,7 @@ class StorageClass(Object):
     provisioner: str = ""
     parameters: Mapping[str, str] = EMPTY
     volume_binding_mode: str = ""
+    mount_options: tuple[str, ...] = ()
     allowed_topologies: tuple[TopologyTerm, ...] = ()
 
 
