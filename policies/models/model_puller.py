@@ -80,7 +80,7 @@ def _with_puller(pod: Json, settings: ModelPuller, facts: Facts, reasons: Reason
         if mount is None:
             return pod
         return with_model_mounts(_with_istio_startup(pod, present, settings, reasons), pull, mount, reasons)
-    _check_system(pod)
+    _check_system(facts.view(pod).typed.spec.operating_system)
     _check_paths(pull, settings)
     native = _is_native(settings, facts)
     if not native and facts.view(pod).completes:
@@ -162,9 +162,8 @@ def _has_container(pod: Json, name: str) -> bool:
     return any(container.name == name for container in containers(pod))
 
 
-def _check_system(pod: Json) -> None:
+def _check_system(system: str) -> None:
     """Raise PullError on Windows, where the API server refuses the sidecar's securityContext."""
-    system = text(pod, "spec", "os", "name") or text(pod, "spec", "nodeSelector", "kubernetes.io/os")
     if system not in ("", "linux"):
         raise PullError(
             f"metadata.annotations[{MODEL_CONFIG}]",

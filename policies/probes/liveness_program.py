@@ -88,6 +88,8 @@ def progress_check(
         return None
     if progress is None:
         return NoProgressCheck(f"no such check is known for {server and server.name}") if requested else None
+    if pod.typed.spec.operating_system == "windows":
+        return NoProgressCheck("it runs on Windows, which has no shell for the program")
     if endpoint is None and progress.connections and not requested:
         return None  # an annotation chose another check
     if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from policies.kube.objects.metadata import LabelSelector, Part, Requirement
@@ -13,6 +15,13 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 class NodeSelectorTerm(Part):
     match_expressions: tuple[Requirement, ...] = ()
     match_fields: tuple[Requirement, ...] = ()
+
+    def values_of(self, labels: Collection[str]) -> tuple[str, ...]:
+        """The values of the first of these labels that the term allows; empty if it allows any."""
+        found = (
+            each.values for each in self.match_expressions if each.key in labels and each.operator == "In"
+        )
+        return next(found, ())
 
 
 class NodeSelector(Part):

@@ -381,6 +381,9 @@ class PodResourceClaim(Part):
     resource_claim_template_name: str = ""
 
 
+_SYSTEM_LABELS: Final = ("kubernetes.io/os", "beta.kubernetes.io/os")
+
+
 class PodSpec(Part):
     containers: tuple[ContainerSpec, ...] = ()
     init_containers: tuple[ContainerSpec, ...] = ()
@@ -422,6 +425,20 @@ class PodSpec(Part):
         """`terminationGracePeriodSeconds`, with the API server's default."""
         seconds = self.termination_grace_period_seconds
         return DEFAULT_GRACE if seconds is None else seconds
+
+    @property
+    def operating_system(self) -> str:
+        """`windows` or `linux`, by `os`, the node selector, or each term of the required node affinity; empty
+        if none of them says it."""
+        if self.os.name:
+            return self.os.name
+        for label in _SYSTEM_LABELS:
+            if label in self.node_selector:
+                return self.node_selector[label]
+        required = self.affinity.node_affinity.required
+        terms = () if required is None else required.node_selector_terms
+        systems = {system for term in terms for system in term.values_of(_SYSTEM_LABELS) or ("",)}
+        return systems.pop() if len(systems) == 1 else ""
 
     @property
     def own_account(self) -> str:

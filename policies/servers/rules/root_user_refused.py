@@ -20,7 +20,7 @@ def check(target: Target, facts: Facts) -> Findings:
             user = pod.run_as_user if own.run_as_user is None else own.run_as_user
             # Values of the container win, each by itself: pkg/securitycontext/util.go of Kubernetes.
             wanted = pod.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
-            if user != 0 or not wanted or spec.os.name == _OTHER_USERS:
+            if user != 0 or not wanted or spec.operating_system == _OTHER_USERS:
                 continue
             where = "the pod" if own.run_as_non_root is None else "the same container"
             yield Finding(
