@@ -109,6 +109,13 @@ class Ending(Model):
     )
 
 
+class Success(Model):
+    """Where a workload says that it succeeds without some of its roles, whose pods are deleted then."""
+
+    roles: str = Field(description="path of the names of the roles that count; without it, all do")
+    any: str = Field(description="`path=value` with which the success of one of them is enough")
+
+
 class StartOrder(Model):
     """Whether the controller waits for a role before it creates the pods of another one, which needs it."""
 
@@ -272,6 +279,7 @@ class Lifecycle(Model):
     roles: tuple[PodRole, ...] = ()
     retries: tuple[Retry, ...] = ()
     ending: Ending | None = None
+    success: Success | None = None
     start: StartOrder | None = None
     stops_sidecars: bool = Field(
         False, description="whether the controller stops the other containers when the main one has ended"

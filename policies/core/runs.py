@@ -38,6 +38,13 @@ def role_of(obj: Json, template: PodTemplate) -> RoleAt | None:
     return next((role for role in roles if role is not None), None)
 
 
+def succeeds_without(obj: Json, template: PodTemplate) -> bool:
+    """Whether the object, or a workload in it, may succeed while the pods of a template run."""
+    return any(
+        (role := run.role_of(template)) is not None and run.succeeds_without(role) for run in runs_in(obj)
+    )
+
+
 class RoleAt(Struct, frozen=True):
     """A role of a workload, with the map that describes it."""
 
@@ -145,6 +152,14 @@ class Run(Struct, frozen=True):
         for role in self.life.roles:
             for steps, node in _maps(self.spec, role.at):
                 yield self._role_at(role, steps, node)
+
+    def succeeds_without(self, role: RoleAt) -> bool:
+        """Whether it may succeed while pods of a role run."""
+        success = self.life.success
+        if success is None:
+            return False
+        counted = self.value(success.roles)
+        return holds(self.spec, success.any) or (bool(counted) and role.name not in counted)
 
     def role_of(self, template: PodTemplate) -> RoleAt | None:
         """The role whose pods a template of the object describes."""

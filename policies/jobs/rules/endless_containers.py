@@ -11,7 +11,7 @@ from policies.containers.programs import Program, started
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
-from policies.core.runs import role_of
+from policies.core.runs import role_of, succeeds_without
 from policies.core.settings import Thresholds
 from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
@@ -33,6 +33,8 @@ _ENDS: Final = re.compile(
 def _waiting(target: Target, template: PodTemplate) -> str:
     """The kind that completes only after all main containers of the pod have ended; empty if none does."""
     owner = template.view.owner
+    if owner is not None and succeeds_without(target.obj, template):
+        return ""
     if owner is None or owner.kind == JOB.kind:
         return "" if owner is None else owner.kind
     if not any(life.every_container for life in known_lifecycles().get(owner.group_kind, ())):

@@ -12,7 +12,7 @@ from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
-from policies.core.runs import runs_in
+from policies.core.runs import runs_in, succeeds_without
 from policies.core.settings import Field, Model
 from policies.core.volumes import volume_of
 from policies.kube.group_kinds import DAEMON_SET, JOB, POD, SELDON_DEPLOYMENT, SERVING, GroupKind
@@ -204,6 +204,8 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         if stops or not template.completes:
             continue
         mesh = added_to(template, facts)
+        if mesh is not None and succeeds_without(target.obj, template):
+            continue
         if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
             continue
         words = [word for each in template.containers(Role.MAIN) for word in each.typed.argv]
