@@ -61,9 +61,9 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _budget(budget: PodDisruptionBudget, facts: Facts) -> Findings:
-    selector = budget.spec.selector or LabelSelector()
-    if _is_deliberate(selector):
-        return
+    selector = budget.spec.selector
+    if selector is None or _is_deliberate(selector):
+        return  # without a selector it selects no pods
     most, least = budget.spec.max_unavailable, budget.spec.min_available
     if _is_all(least) or _is_none(most):
         field, value = ("minAvailable", least) if _is_all(least) else ("maxUnavailable", most)
@@ -72,7 +72,7 @@ def _budget(budget: PodDisruptionBudget, facts: Facts) -> Findings:
             f"With {field} {value}, no pod can be evicted, and node drains block.",
             _HINT,
         )
-    elif least is not None and budget.spec.selector is not None:
+    elif least is not None:
         yield from _too_few_replicas(selector, least, facts)
 
 

@@ -153,6 +153,8 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
     else:
         size, index, own = target.replicas, "apps.kubernetes.io/pod-index", {}
     for template in target.templates if size > 1 else ():
+        if _checks_readiness(template.typed.spec):
+            continue  # a check that the workers fail keeps them out of every Service
         if any(server.spans_pods for server in _servers(template, facts)):
             labels = {**template.typed.metadata.labels, **own}
             yield _Group(f"{template.metadata_path}.labels", labels, labels, size, index)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.kube.group_kinds import SERVING, STATEFUL_SET
+from policies.kube.group_kinds import ROLLOUT, SERVING, STATEFUL_SET
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.objects.workloads import Rollout
 from policies.probes.serving import serving_containers
 from policies.rollouts.rollouts import is_recreate, minimum_replicas, rolling_update
 
@@ -23,7 +24,7 @@ def check(target: Target, facts: Facts) -> Findings:
         )
         return
     update = rolling_update(target, replicas)
-    if update is None or update.unavailable < replicas:
+    if update is None or update.unavailable < replicas or _has_steps(target):
         return
     if target.kind == STATEFUL_SET:  # the API server drops the field unless MaxUnavailableStatefulSet is on
         yield Finding(
@@ -43,6 +44,12 @@ def check(target: Target, facts: Facts) -> Findings:
         f"Set maxUnavailable below {replicas}: 1, 25%, or 0 with a maxSurge.",
         Certainty.LIKELY if has_unknown_minimum else Certainty.CERTAIN,
     )
+
+
+def _has_steps(target: Target) -> bool:
+    """Whether a canary replaces only a part of the pods at first."""
+    canary = target.read(Rollout).spec.strategy.canary if target.kind == ROLLOUT else None
+    return canary is not None and bool(canary.steps)
 
 
 RULE = rule(__name__, check, SERVING)
