@@ -91,7 +91,7 @@ def _slept(summary: CommandSummary) -> float:
     """
     if summary.loops and all(_only_sleeps(summary, loop) for loop in summary.loops):
         return summary.seconds
-    sleeps = [command for command in summary.commands if command.name == "sleep"]
+    sleeps = [each for each in summary.commands if each.name == "sleep" and not each.conditional]
     if any(command.argv[1:2] in (("infinity",), ("inf",)) for command in sleeps):
         return summary.seconds if summary.loops else math.inf
     return min(sum(command.timeout or 0.0 for command in sleeps), summary.seconds)

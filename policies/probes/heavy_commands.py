@@ -17,6 +17,14 @@ _INTEGRITY: Final = re.compile(
     r"integrity[-_]?check|checksum",
     re.IGNORECASE,
 )
+_WEIGHTS: Final = re.compile(
+    r"models?\b|weights|checkpoint|ckpt|\.(?:bin|safetensors|pth?|gguf|onnx|h5|parquet)\b", re.IGNORECASE
+)
+"""In words about files of gigabytes."""
+_CONFIGURATION: Final = re.compile(r"/etc/.*|.*\.(?:conf|cfg|ini|ya?ml|json|toml|properties)")
+"""Files of kilobytes."""
+_FEW_FILES: Final = re.compile(r"/(?:etc|proc|sys|run|var/run|dev|tmp)(?:/.*)?")
+"""Directories that seldom have much in them."""
 
 
 class HeavyCommands(Model):
@@ -52,26 +60,41 @@ def heavy_work(summary: CommandSummary) -> tuple[str, Certainty] | None:
 
 def _heavy(summary: CommandSummary) -> tuple[str, Certainty] | None:
     """Checksums, walks through directory trees, and model loading."""
-    before = ""
+    before: Command | None = None
     for command in summary.commands:
-        if what := _checksum(command, before) or _heavy_work(command):
-            return what, Certainty.CERTAIN
-        before = command.name
-    for script in summary.scripts:
-        if _INTEGRITY.search(script):
-            return f"runs {script[:80]}, a check of integrity", Certainty.CERTAIN
+        if what := _checksum(command, before):
+            data = any(_WEIGHTS.search(word) for each in summary.commands for word in each.argv)
+            return what, Certainty.CERTAIN if data else Certainty.LIKELY
+        if what := _heavy_work(command):
+            paths = [word for word in command.argv[1:] if word.startswith("/")]
+            few = bool(paths) and all(map(_FEW_FILES.fullmatch, paths))
+            return what, Certainty.LIKELY if few else Certainty.CERTAIN
+        before = command
+    for name in (*summary.scripts, *(each.name for each in summary.commands)):
+        if _INTEGRITY.search(name):  # only its name tells
+            return f"runs {name[:80]}, a check of integrity", Certainty.LIKELY
     return None
 
 
-def _checksum(command: Command, before: str) -> str | None:
-    """A checksum, except of the short output of the command before it in a pipe."""
+def _checksum(command: Command, before: Command | None) -> str | None:
+    """A checksum, except of configuration, and of the short output of the command before it in a pipe."""
     arguments = command.argv[1:]
+    short = before is not None and (before.name in _table().short_output or _reads_configuration(before))
     if command.name == "openssl" and arguments and arguments[0] in _table().openssl_digests:
-        return None if before in _table().short_output else f"runs openssl {arguments[0]}"
+        return None if short else f"runs openssl {arguments[0]}"
     if command.name not in _table().checksums or "--version" in arguments:
         return None
     reads_files = any(word[:1] != "-" for word in arguments)
-    return f"runs {command.name}" if reads_files or before not in _table().short_output else None
+    if _reads_configuration(command) if reads_files else short:
+        return None
+    return f"runs {command.name}"
+
+
+def _reads_configuration(command: Command) -> bool:
+    """Whether all files that a command names are configuration."""
+    files = [word for word in command.argv[1:] if word[:1] != "-"]
+    lists = any(word in ("-c", "--check") for word in command.argv)
+    return bool(files) and not lists and all(map(_CONFIGURATION.fullmatch, files))
 
 
 def _heavy_work(command: Command) -> str | None:
@@ -85,8 +108,6 @@ def _heavy_work(command: Command) -> str | None:
         return f"walks a directory tree with {command.name}"
     if command.name in _table().archivers and not _table().archive_tests.isdisjoint(arguments):
         return f"reads a whole archive with {command.name}"
-    if _INTEGRITY.search(command.name):
-        return f"runs {command.name}, a check of integrity"
     for call in command.calls:
         if _is_heavy_call(call) or _INTEGRITY.search(call):
             return f"calls {call[:60]}"

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from policies.commands import Host, Reach, reach_of
+from policies.commands import Command, CommandSummary, Host, Reach, reach_of
 from policies.containers.commands import container_command
 from policies.containers.idle import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
@@ -32,6 +32,7 @@ _SHELLS: Final = frozenset({"sh", "bash"})
 _FETCHES: Final = frozenset({"curl", "wget"})
 _EXIT: Final = re.compile(r"exit( \$\?| 0*[1-9][0-9]{0,2})?")
 """An `exit` with the status of the command before, or with that of a failure."""
+_PASSES: Final = (("exit", "0"), ("true",), (":",))
 _FAILS: Final = re.compile(r"--fail|--fail-with-body|-[a-eg-zA-Z]*f[a-zA-Z]*")
 _CONSEQUENCE: Final = {
     LIVENESS: "every replica is restarted at once",
@@ -158,11 +159,21 @@ def _exec_finding(probe: ContainerProbe, target: Target, facts: Facts) -> Findin
             for each in external
             if own_service(each.name, target, probe.template, probe.container, facts) is None
         )
+    deciding = {host for each in _deciding(summary) for host in each.hosts}
+    certain = tuple(host for host in external if host in deciding)
+    if certain:
+        return Finding(
+            probe.at("exec.command"),
+            f"The {probe.name} depends on {_listed(certain)}. When that fails, {_CONSEQUENCE[probe.field]}.",
+            _REMEDIATION[probe.field],
+        )
     if external:
         return Finding(
             probe.at("exec.command"),
-            f"The {probe.name} depends on {_listed(external)}. When that fails, {_CONSEQUENCE[probe.field]}.",
+            f"The {probe.name} asks {_listed(external)} only in some cases, or ignores its failure. If the probe "
+            f"waits too long for it, or fails with it, {_CONSEQUENCE[probe.field]}.",
             _REMEDIATION[probe.field],
+            Certainty.UNDECIDED,
         )
     undecided = summary.reaching(Reach.UNDECIDABLE)
     if _is_ray_head(probe):
@@ -184,6 +195,19 @@ def _exec_finding(probe: ContainerProbe, target: Target, facts: Facts) -> Findin
         _REMEDIATION[probe.field],
         Certainty.UNDECIDED,
     )
+
+
+def _deciding(summary: CommandSummary) -> Iterator[Command]:
+    """The commands whose failure certainly fails the probe: they always run, or unless it has failed before,
+    and nothing forgives them."""
+    commands = summary.commands
+    if commands and not commands[-1].conditional and commands[-1].argv in _PASSES:
+        return
+    failed = False
+    for each in commands:
+        if not each.forgiven and (failed or not each.conditional):
+            yield each
+        failed = failed or (each.name == "exit" and each.argv not in _PASSES)
 
 
 def _is_ray_head(probe: ContainerProbe) -> bool:
