@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Final
 
@@ -249,10 +249,13 @@ def _resources(pod: Json, settings: ModelPuller, facts: Facts, size: int | None)
         # The kubelet evicts a pod that uses more than its containers' limits, including emptyDirs.
         requests.setdefault(_STORAGE, "0")
         limits[_STORAGE] = max(limits.get(_STORAGE, "0"), f"{-(-size >> 30)}Gi", key=_amount)
-    for limit_range in facts.objects(LimitRange) or ():
-        for item in limit_range.spec.limits:
-            if item.type == "Container":
-                _keep_within(item, requests, limits)
+    items = [item for each in facts.objects(LimitRange) or () for item in each.spec.limits]
+    for item in items:
+        if item.type == "Container":
+            _keep_within(item, requests, limits)
+    for item in items:
+        if item.type == "Pod":
+            _keep_out(item, others, requests, limits)
     whole = {**mapping(pod, "spec", "resources", "requests"), **mapping(pod, "spec", "resources", "limits")}
     return {
         kind: {name: amount for name, amount in amounts.items() if name not in whole}
@@ -283,6 +286,31 @@ def _keep_within(item: LimitRangeItem, requests: dict[str, str], limits: dict[st
             least_request = _amount(limits[name]) / max(_amount(str(ratio)), Decimal(1))
             if _amount(requests[name]) < least_request:
                 requests[name] = limits[name]
+
+
+def _keep_out(
+    item: LimitRangeItem, others: list[Json], requests: dict[str, str], limits: dict[str, str]
+) -> None:
+    """Take out of a pod's sums what a LimitRange refuses in them: an amount that the other containers leave no
+    room for, or that makes the limits too large next to the requests."""
+    for name in (requests.keys() | limits.keys()) & (item.max.keys() | item.max_limit_request_ratio.keys()):
+        most, ratio = item.max.get(name), item.max_limit_request_ratio.get(name)
+        limited = _sum([*(dig(other, "limits", name) for other in others), limits.get(name)])
+        asked = _sum(
+            [
+                *(dig(other, "requests", name) or dig(other, "limits", name) for other in others),
+                requests.get(name) or limits.get(name),
+            ]
+        )
+        too_much = most is not None and max(limited, asked) > _amount(str(most))
+        too_far = ratio is not None and 0 < asked < limited and limited / asked > _amount(str(ratio))
+        if too_much or too_far:
+            limits.pop(name, None)
+            requests[name] = "0"
+
+
+def _sum(values: Iterable[object]) -> Decimal:
+    return sum((_amount(str(value)) for value in values if value is not None), Decimal(0))
 
 
 def _requests(resources: Json, name: str) -> bool:
