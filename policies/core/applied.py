@@ -47,7 +47,8 @@ class AppliedObject(Struct, frozen=True):
     """Field path of the object, or of the text that contains it."""
     how: Applied
     readings: tuple[Json, ...]
-    """The object with different values of its placeholders; one without any. All have the same kind."""
+    """The object with different values of its placeholders; one without any. All have the same kind. None: it is
+    there, and can't be read."""
     placeholders: Mapping[str, str]
     """What is in the first reading in place of a placeholder, with that placeholder."""
 
@@ -100,6 +101,7 @@ def applied_objects(
                 for each in _read(path, how, value, workloads, spend):
                     found += 1
                     if found > MAX_OBJECTS:
+                        yield AppliedObject(path, how, (), {})
                         return
                     yield each
 
@@ -123,7 +125,8 @@ def _read(
     written = _Text(value, tokens)
     placeholders = {token: name for name, token in tokens.items()}
     for index, document in enumerate(written.documents(tokens)):
-        if not kind_of(document).kind:
+        if not kind_of(document).kind or "items" in document:  # a list of objects
+            yield AppliedObject(path, how, (), {})
             continue
         if not names:
             yield AppliedObject(path, how, (document,), {})
@@ -133,8 +136,7 @@ def _read(
             for start in (tokens, *(dict.fromkeys(names, str(number)) for number in _NUMBERS))
         ]
         whole = [each for each in readings if each is not None and kind_of(each) == kind_of(document)]
-        if len(whole) == len(readings):
-            yield AppliedObject(path, how, tuple(whole), placeholders)
+        yield AppliedObject(path, how, tuple(whole) if len(whole) == len(readings) else (), placeholders)
 
 
 class _Text(Struct, frozen=True):
@@ -159,7 +161,7 @@ class _Text(Struct, frozen=True):
             found = list(load_all(filled, EMBEDDED, []))
         except BadDocument:
             return ()
-        return [each for each in found if isinstance(each, dict)][:MAX_OBJECTS]
+        return [each for each in found if isinstance(each, dict)][: MAX_OBJECTS + 1]
 
 
 def _corrected(

@@ -221,7 +221,7 @@ def _resources(node: Json, entry: Composed) -> Json:
     return {"requests": requests, "limits": limits} if requests else {}
 
 
-_JVM_SIZE: Final = re.compile(r"(\d+)([kmgt]?)b?", re.ASCII | re.IGNORECASE)
+_JVM_SIZE: Final = re.compile(r"(\d{1,18})([kmgt]?)b?", re.ASCII | re.IGNORECASE)
 _JVM_UNITS: Final = {"": "Mi", "k": "Ki", "m": "Mi", "g": "Gi", "t": "Ti"}
 
 

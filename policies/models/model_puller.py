@@ -291,8 +291,8 @@ def _keep_within(item: LimitRangeItem, requests: dict[str, str], limits: dict[st
 def _keep_out(
     item: LimitRangeItem, others: list[Json], requests: dict[str, str], limits: dict[str, str]
 ) -> None:
-    """Take out of a pod's sums what a LimitRange refuses in them: an amount that the other containers leave no
-    room for, or that makes the limits too large next to the requests."""
+    """Take out of a pod's sums what a LimitRange refuses in them: an amount for which the other containers
+    leave no room, or that makes the limits too large next to the requests."""
     for name in (requests.keys() | limits.keys()) & (item.max.keys() | item.max_limit_request_ratio.keys()):
         most, ratio = item.max.get(name), item.max_limit_request_ratio.get(name)
         limited = _sum([*(dig(other, "limits", name) for other in others), limits.get(name)])

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from policies.commands import BudgetSpent
 from policies.core import registry
-from policies.core.applied import AppliedObject, applied_objects
+from policies.core.applied import MAX_OBJECTS, AppliedObject, applied_objects
 from policies.core.contracts import Rule
 from policies.core.coverage import NO_TEMPLATE, Coverage, Reading, Unread
 from policies.core.facts import Cluster, NoCluster, WholeObjects
@@ -32,6 +32,7 @@ from webhook.admission.projection import project
 from webhook.admission.review import Context, Review
 from webhook.admission.rules import findings
 
+_NOT_ALL: Final = f"not all objects are read: at most {MAX_OBJECTS}, and no lists"
 _UNKNOWN_VALUES: Final = "its placeholders have values that nobody knows yet"
 
 
@@ -66,17 +67,24 @@ def applied_results(review: Review, workload: Workload, reported: Sequence[Resul
     known = {(each.rule, each.finding.path) for each in reported}
     results: list[Result] = []
     read: dict[str, str] = {}
+    unread: set[str] = set()
+    path = ""
     try:
         objects = applied_objects(review.object, workload, review.config.workloads, review.budget.steps.spend)
         for each in objects:
-            found = _judged(each, review, workload)
-            if found is not None:
-                results += [it for it in found if (it.rule, it.finding.path) not in known]
-                why = _UNKNOWN_VALUES if each.placeholders else ""
-                read[each.path] = read.get(each.path) or why
+            path = each.path
+            found = _judged(each, review, workload) if each.readings else None
+            if found is None:
+                unread.add(path)
+                if not (each.readings or each.how.as_text):
+                    read[path] = ""  # the first of those beyond the limit
+                continue
+            results += [it for it in found if (it.rule, it.finding.path) not in known]
+            why = _UNKNOWN_VALUES if each.placeholders else ""
+            read[path] = read.get(path) or why
     except BudgetSpent:
-        pass  # the rest of them is unread
-    return AppliedResults(tuple(results), read)
+        unread.add(path)  # and the rest of them, which `read` lacks
+    return AppliedResults(tuple(results), {at: _NOT_ALL if at in unread else why for at, why in read.items()})
 
 
 def _judged(applied: AppliedObject, review: Review, workload: Workload) -> list[Result] | None:

@@ -170,8 +170,8 @@ def _exec_finding(probe: ContainerProbe, target: Target, facts: Facts) -> Findin
     if external:
         return Finding(
             probe.at("exec.command"),
-            f"The {probe.name} asks {_listed(external)} only in some cases, or ignores its failure. If the probe "
-            f"waits too long for it, or fails with it, {_CONSEQUENCE[probe.field]}.",
+            f"The {probe.name} asks {_listed(external)} only in some cases, or ignores its failure. If the "
+            f"probe waits too long for it, or fails with it, {_CONSEQUENCE[probe.field]}.",
             _REMEDIATION[probe.field],
             Certainty.UNDECIDED,
         )

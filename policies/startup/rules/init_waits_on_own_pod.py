@@ -41,8 +41,8 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _names_port_of_main(template: PodTemplate, summary: CommandSummary) -> bool:
-    """Whether a command that asks a host names a port that a main container declares. Webhooks such as Istio's
-    and the Cloud SQL operator's add others, which the manifest does not show."""
+    """Whether a command that asks a host names a port that a main container declares. Webhooks such as
+    Istio's and the Cloud SQL operator's add others, which the manifest does not show."""
     words = [word for command in summary.commands if command.hosts for word in command.argv]
     named = {number for word in words for number in _NUMBER.findall(word)}
     return any(str(port) in named for each in template.containers(Role.MAIN) for port in each.tcp_ports)

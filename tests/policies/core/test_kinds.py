@@ -275,6 +275,8 @@ def test_a_pod_of_spark_has_the_image_of_its_application_and_always_requests() -
         ({"memory": "2g", "memoryOverhead": "512m"}, {"cpu": "1", "memory": "2621440Ki"}),
         ({"memory": "2g", "memoryOverhead": "0.2"}, {"cpu": "1", "memory": "2Gi"}),
         ({"memory": "much"}, None),
+        ({"memory": "9" * 999}, None),
+        ({"memory": "2g", "memoryOverhead": "9" * 999}, {"cpu": "1", "memory": "2Gi"}),
     ],
 )
 def test_memory_of_spark_is_read_as_a_jvm_does(driver: Json, expected: Json | None) -> None:

@@ -226,3 +226,28 @@ def test_objects_for_other_clusters_are_read() -> None:
 def test_the_table_names_known_rules() -> None:
     named = {each for workload in known_workloads() for how in workload.applied for each in how.without}
     assert named <= {*rules()}
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        "a: 1",
+        "apiVersion: example.org/v1\nkind: Unknown\nmetadata: {name: a}",
+        "apiVersion: v1\nkind: List\nitems: []",
+        JOB.replace("[curl, -f, http://payments.shop/health]", "5"),
+        "---\n".join([JOB] * 8),
+    ],
+)
+def test_a_text_of_which_an_object_is_unread_is_not_reviewed_as_a_whole(further: str) -> None:
+    obj = workflow(f"{JOB}---\n{further}")
+    assert found(obj)
+    assert MANIFEST in [unread.path for unread in coverage_of(obj).unread]
+    assert coverage_of(obj).reading is Reading.PARTLY
+
+
+def test_objects_beyond_the_limit_are_named() -> None:
+    components = [{"template": cluster(f"c{number}")} for number in range(9)]
+    read = coverage_of(manifest("AppWrapper", "x", {"components": components[:8]}))
+    assert read.reading is Reading.REVIEWED
+    beyond = coverage_of(manifest("AppWrapper", "x", {"components": components}))
+    assert [unread.path for unread in beyond.unread] == ["spec.components[8].template"]
