@@ -130,6 +130,12 @@ def variables_of(container: Container, program: Program) -> dict[str, str]:
     return found
 
 
+def sources_variables(words: Program) -> bool:
+    """Whether a program of a script reads another script, which may set any variable."""
+    # The name of `.` is empty.
+    return words[:1] in (("source",), ("",)) and not (len(words) == 2 and words[1].endswith(_ACTIVATES))
+
+
 def runs_alone(container: Container) -> bool:
     """Whether at most one program of a container may listen on a port. The shell that runs a script does not,
     nor do programs such as `mkdir` and `pip` in it."""
@@ -140,8 +146,8 @@ def runs_alone(container: Container) -> bool:
 def may_listen(words: Program) -> bool:
     """Whether it is a program of its own, which no shell and no tool for files is."""
     name = words[0]
-    if name in ("source", ""):  # the second is the name of `.`
-        return not (len(words) == 2 and words[1].endswith(_ACTIVATES))
+    if name in ("source", ""):
+        return sources_variables(words)
     return not (words[1:] == () and name in SHELLS) and name not in LOCAL_PROGRAMS and name not in _FETCHERS
 
 

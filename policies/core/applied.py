@@ -47,8 +47,8 @@ class AppliedObject(Struct, frozen=True):
     """Field path of the object, or of the text that contains it."""
     how: Applied
     readings: tuple[Json, ...]
-    """The object with different values of its placeholders; one without any. All have the same kind. None: it is
-    there, and can't be read."""
+    """The object with different values of its placeholders; one without any. All have the same kind. None: it
+    is there, and can't be read."""
     placeholders: Mapping[str, str]
     """What is in the first reading in place of a placeholder, with that placeholder."""
 

@@ -13,6 +13,7 @@ from policies.probes.recognition import release
 from policies.probes.serving import recognised
 from policies.servers.caches import download_of, mounts_at, user_of
 
+_ROOTS_HOME: Final = "/root"
 _KNOWN: Final = 1000
 """Users up to this number may have a home directory in the image's base, which is / for others."""
 
@@ -63,7 +64,8 @@ def _refused(template: PodTemplate, container: Container, user: int | None, fact
         if found.cache.env
         else "Mount a volume there."
     )
-    if user is not None and not found.moved and found.cache.in_home:
+    in_home = user is not None and not found.moved and found.cache.in_home
+    if in_home and not any(mounts_at(found.directory.removeprefix(_ROOTS_HOME), container)):
         return Finding(
             _place(template, container),
             f"{what} if root runs it. It runs as user {user}, whose home directory is /. It can't create "
