@@ -200,6 +200,12 @@ def _launchers(size: int) -> Json:
     return deployment(pod(server(command=words), server("b", command=["uv", "run"] * (size // 2))))
 
 
+def _named_group(size: int) -> Json:
+    template = {"spec": {"hostNetwork": True, "containers": [server(command=["sh", "-c", "exec serve"])]}}
+    jobs = [{"name": "a", "template": {"spec": {"template": template}}}]
+    return manifest("JobSet", "a" * size, {"replicatedJobs": jobs}, namespace="ml")
+
+
 HOSTILE: Final[dict[str, tuple[Callable[[int], Made], int]]] = {
     "a size of digits and a letter": (_annotated("model-size", lambda n: "9" * n + "x"), 20_000),
     "a start of digits": (_annotated("expected-start", lambda n: "9" * n), 20_000),
@@ -286,6 +292,7 @@ HOSTILE: Final[dict[str, tuple[Callable[[int], Made], int]]] = {
     "terms of a budget": (_budget, 10_000),
     "models": (_model_config, 40_000),
     "a long name": (lambda n: deployment(pod(*[server("n" * n + str(k)) for k in range(10)])), 100_000),
+    "a long name of a group on the network of its node": (_named_group, 400_000),
     "a long image": (lambda n: deployment(pod(server(image="a/" * (n // 2) + "b"))), 200_000),
     "a long host": (
         lambda n: deployment(pod(server(livenessProbe=_get("a." * (n // 2))))),

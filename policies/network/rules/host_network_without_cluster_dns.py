@@ -16,6 +16,7 @@ from policies.core.data import load_list, table
 from policies.core.dns import is_address, resolve
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import JOB_SET, STATEFUL_SET
+from policies.kube.names import is_subdomain
 from policies.kube.objects.jobs import JobSet
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container
@@ -80,7 +81,9 @@ def _of_own_pods(target: Target, template: PodTemplate) -> re.Pattern[str] | Non
         service = target.read(StatefulSet).spec.service_name
     elif target.kind == JOB_SET:
         service = target.read(JobSet).spec.network.subdomain or target.name
-    return re.compile(rf"(?<![\w.-]){_LABEL}-\d{{1,9}}\.{re.escape(service)}(?![\w-])") if service else None
+    if not is_subdomain(service):
+        return None  # a pattern of a long name is costly
+    return re.compile(rf"(?<![\w.-]){_LABEL}-\d{{1,9}}\.{re.escape(service)}(?![\w-])")
 
 
 def _texts(container: Container) -> Iterator[tuple[str, str]]:

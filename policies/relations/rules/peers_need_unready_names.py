@@ -11,6 +11,7 @@ from policies.core.data import load_list, table
 from policies.core.services import hides_unready
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import STATEFUL_SET
+from policies.kube.names import is_subdomain
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -31,8 +32,10 @@ def _names() -> frozenset[str]:
 
 def check(target: Target, facts: Facts) -> Findings:
     service = target.read(StatefulSet).spec.service_name
-    if target.replicas < 2 or not service or not hides_unready(service, facts):
+    if target.replicas < 2 or not is_subdomain(service) or not hides_unready(service, facts):
         return
+    if not is_subdomain(target.name):
+        return  # the API server refuses it, and a pattern of a long name is costly
     peer = re.compile(rf"(?<![\w.-]){re.escape(target.name)}-\d{{1,9}}\.{re.escape(service)}(?![\w-])")
     for template in target.templates:
         for container in template.containers(Role.MAIN):

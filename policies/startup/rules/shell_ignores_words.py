@@ -13,7 +13,8 @@ from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Targe
 from policies.kube.pods import Container
 
 _PARAMETERS: Final = re.compile(
-    r"\$\{?[!#]?[0-9@*#]|\b(?:shift|getopts|source|eval)\b|(?:^|[\s;&|(])\.\s|\bfor\s+\w+\s*(?:;|do\b|$)",
+    r"\$\{?[!#]?[0-9@*#]|\b(?:shift|getopts|source|eval)\b|(?:^|[\s;&|(])\.\s"
+    r"|\b(?:for|select)\s+\w+\s*(?:;|do\b|$)|\bBASH_ARG",
     re.MULTILINE,
 )
 """Signs that a script uses its parameters, or hands them to another script."""
@@ -39,6 +40,8 @@ def check(target: Target, facts: Facts) -> Findings:
                 ignored = _ignored(words)
                 if ignored:
                     script, further = ignored
+                    if any(f"$({each.name})" in script for each in container.typed.env):
+                        continue  # the value may use them
                     yield Finding(
                         path,
                         f"The shell runs only the script {_shown(script)}. The words after it "
