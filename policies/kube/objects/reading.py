@@ -7,6 +7,7 @@ nulls in the fields of these types, so only objects with nulls are converted twi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -20,7 +21,8 @@ _EXPECTED: Final = re.compile(
     re.DOTALL,
 )
 _NAMES: Final = {str: "str", bool: "bool", int: "int", float: "float", type(None): "null"}
-_ANY_KEY: Final = "[...]"
+_ANY: Final = "..."
+_STEP: Final = re.compile(r"\.\.\.|[^.\[\]]+")
 
 
 class WrongTypeError(Exception):
@@ -69,16 +71,32 @@ def _wrong_type(obj: Json, message: str) -> WrongTypeError:
     if found is None:
         return WrongTypeError("", message)
     path, got = found["path"] or "", found["got"]
-    if path.endswith(_ANY_KEY):
-        path = _with_key(obj, path.removesuffix(_ANY_KEY), got)
+    if _ANY in path:
+        path = _with_keys(obj, path, got)
     return WrongTypeError(path, f"expected {found['expected'].removesuffix(' | null')}, got {got}")
 
 
-def _with_key(obj: Any, path: str, got: str) -> str:
-    """The path of the first value of a type in the map at a path: msgspec leaves out the key."""
-    for name in re.findall(r"[^.\[\]]+", path):
-        obj = obj[int(name)] if isinstance(obj, list) else obj[name]
-    return f"{path}[{next(key for key, value in obj.items() if _name_of(value) == got)}]"
+def _with_keys(obj: Any, path: str, got: str) -> str:
+    """The path of the first value of a type at a path with maps whose keys msgspec leaves out; that path if
+    there is none."""
+    return next(_values_at(obj, _STEP.findall(path), "", got), path)
+
+
+def _values_at(node: Any, steps: Sequence[str], path: str, got: str) -> Iterator[str]:
+    if not steps:
+        if _name_of(node) == got:
+            yield path
+        return
+    step, *rest = steps
+    inside: list[tuple[Any, str]] = []
+    if isinstance(node, list) and step.isdigit() and int(step) < len(node):
+        inside = [(int(step), f"{path}[{step}]")]
+    elif isinstance(node, dict) and step == _ANY:
+        inside = [(key, f"{path}[{key}]") for key in node]
+    elif isinstance(node, dict) and step in node:
+        inside = [(step, f"{path}.{step}" if path else step)]
+    for key, at in inside:
+        yield from _values_at(node[key], rest, at, got)
 
 
 def _name_of(value: object) -> str:

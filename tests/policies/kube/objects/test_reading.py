@@ -9,6 +9,7 @@ from policies.kube.objects.kinds import TYPES
 from policies.kube.objects.metadata import LabelSelector, Object
 from policies.kube.objects.pods import Pod, Probe
 from policies.kube.objects.reading import WrongTypeError, read, without_nulls
+from policies.kube.objects.services import InferencePool
 from policies.kube.objects.workloads import Deployment
 
 
@@ -43,6 +44,20 @@ def test_a_wrong_type_is_named_with_its_path(obj: Json, problem: str) -> None:
         read(obj, Deployment)
     assert str(found.value) == problem
     assert f"{found.value.path}: {found.value.problem}" == problem
+
+
+@pytest.mark.parametrize(
+    ("selector", "problem"),
+    [
+        ({"matchLabels": {"a": "b", "app": []}}, "[matchLabels][app]: expected str, got array"),
+        ({"other": "a", "matchLabels": {"app": 1}}, "[matchLabels][app]: expected str, got int"),
+        ({"app": []}, "[app]: expected str | object, got array"),
+    ],
+)
+def test_a_wrong_type_in_a_map_of_maps_is_named_with_its_path(selector: Json, problem: str) -> None:
+    with pytest.raises(WrongTypeError) as raised:
+        read({"spec": {"selector": selector}}, InferencePool)
+    assert str(raised.value) == f"spec.selector{problem}"
 
 
 def test_null_is_absent() -> None:
