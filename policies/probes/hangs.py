@@ -12,6 +12,7 @@ from policies.core.facts import Facts
 from policies.core.reasons import in_words
 from policies.core.settings import Model
 from policies.core.target import PodTemplate
+from policies.kube.images import image_matches
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, preset_health, server_port
 from policies.probes.health import handler_of
@@ -103,6 +104,8 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
         return Hang(None, f"{by} was not tried")
     if known and (constant := _why_constant(server)):
         return Hang(False, f"{by} does not notice it {constant[0]}", change=constant[1])
+    if known and (unknown := _unknown_setting(server, container.image)):
+        return Hang(None, f"{by} notices it {unknown}")
     return Hang(True, by, after) if known else Hang(False, f"{by} does not notice it", change=instead)
 
 
@@ -146,6 +149,19 @@ def _why_constant(server: Server) -> tuple[str, str] | None:
         if value is not None and value.lower() in values:
             return f"with {name}={value}", f"Remove {name}."
     return None
+
+
+def _unknown_setting(server: Server, image: str) -> str:
+    """On what it depends whether the liveness endpoint notices a hang, if that is unknown; else empty."""
+    notices = server.preset.notices
+    if notices is None:
+        return ""
+    own = (*server.preset.images, *server.preset.version_images)  # without a version, it is the newest
+    if not server.version and not image_matches(image, own):
+        return f"from {notices.since} on, and the version is unknown"
+    unknown = (name for name in notices.unless_env if server.configured((), (name,)) == "")
+    name = next(unknown, "")
+    return f"unless {name} switches that off, and its value is unknown" if name else ""
 
 
 def _by_endpoint(server: Server) -> bool | None:
