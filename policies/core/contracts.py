@@ -110,7 +110,7 @@ class RuleDocument(Model):
 
     family: Family
     modes: Modes
-    likely: Modes | None = Field(None, description="modes of LIKELY findings, where they differ")
+    likely: Modes | None = Field(None, description="modes of LIKELY findings; without them, these warn at most")
     exemptable: bool = Field(True, description="false where an exemption would only hide what stays broken")
     what: Text = Field(description="one sentence: what is flagged")
     why: Text = Field(description="why it hangs, cascades or loses work; names the mechanism")
@@ -157,7 +157,7 @@ class Rule(Struct, frozen=True, dict=True):
         """The mode of a finding under a profile, before explicit modes."""
         document = self.document
         mode = document.modes.under(profile)
-        likely = mode if document.likely is None else document.likely.under(profile)
+        likely = mode.at_most(Mode.WARN) if document.likely is None else document.likely.under(profile)
         if certainty is Certainty.LIKELY:
             return likely
         if certainty is Certainty.DOUBTFUL:

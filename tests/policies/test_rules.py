@@ -199,6 +199,22 @@ def test_modes_are_the_public_table() -> None:
     assert actual == MODES
 
 
+def test_only_certain_findings_refuse() -> None:
+    for rule in all_rules():
+        for profile in Profile:
+            for certainty in set(Certainty) - {Certainty.CERTAIN}:
+                assert rule.mode(profile, certainty) is not Mode.ENFORCE, (rule.id, profile, certainty)
+
+
+def test_modes_of_likely_findings_are_written_where_they_differ() -> None:
+    """`chassis explain` and the pages show them."""
+    for rule in all_rules():
+        cases = (Case.read(path) for path in _BY_RULE.get(rule.id, ()))
+        likely = any(finding.certainty is Certainty.LIKELY for case in cases for finding in case.expected)
+        if likely and rule.mode(Profile.STRICT) is Mode.ENFORCE:
+            assert rule.document.likely is not None, rule.id
+
+
 def test_documentation_is_whole() -> None:
     for rule in all_rules():
         for text in (rule.document.what, rule.document.why, rule.document.remediation):

@@ -135,7 +135,7 @@ def mode_under(rule: Rule, *, strict: bool) -> str:
     """A rule's mode under one profile; `enforce or warn` if a likely finding only warns."""
     profile = Profile.STRICT if strict else Profile.STANDARD
     sure, likely = rule.mode(profile), rule.mode(profile, Certainty.LIKELY)
-    return str(sure) if likely is sure else f"{sure} or {likely}"
+    return str(sure) if likely is sure or rule.document.likely is None else f"{sure} or {likely}"
 
 
 def kinds(item: Rule | Mutator[Any]) -> str:
