@@ -23,16 +23,18 @@ from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.kube.pods import Container
 from policies.probes.declared_models import size_by_name
+from policies.probes.model_sizes import names_several_sizes
 from policies.probes.serving import recognised
 
 MIN_SHARE: Final = 0.75
 """The share of the computed weights that counts, since names are rounded: `7B` may be 6.7 billion."""
 _REDUCED: Final = re.compile(
     r"quant|awq|gptq|gguf|ggml|exl[23]|hqq|bnb|aqlm|bitnet|mlx|eetq|qat|marlin|compressed|lora|adapter|draft|eagle"
-    r"|(?:fp|int|nf|mxfp)[48]|[2348]-?bit|w[48]a|1\.58",
+    r"|(?:fp|int|nf|mxfp)[248]|[1-8]-?bit|w[1-8]a|1\.58|sparse|pruned|tiny|random|dummy",
     re.IGNORECASE,
 )
-"""Words in names of models whose weights do not have 16 bits, or that are a part of a model."""
+"""Words in names of models whose weights do not have 16 bits, or that are a part of a model or a model for
+tests."""
 
 
 class Load(Struct, frozen=True):
@@ -96,7 +98,7 @@ def load_of(pod: PodView, container: Container, facts: Facts) -> Load | None:
     if server is None or not accelerators:
         return None
     weights, model = size_by_name(pod.typed, container, server)
-    if not weights or _REDUCED.search(" ".join((*server.argv, model))):
+    if not weights or _REDUCED.search(" ".join((*server.argv, model))) or names_several_sizes(model):
         return None
     if model not in {word.partition("=")[2] or word for word in server.argv}:
         return None  # named by a volume, a variable or an image, which may contain a part of the model

@@ -110,7 +110,9 @@ class RuleDocument(Model):
 
     family: Family
     modes: Modes
-    likely: Modes | None = Field(None, description="modes of LIKELY findings; without them, these warn at most")
+    likely: Modes | None = Field(
+        None, description="modes of LIKELY findings; without them, these warn at most"
+    )
     exemptable: bool = Field(True, description="false where an exemption would only hide what stays broken")
     what: Text = Field(description="one sentence: what is flagged")
     why: Text = Field(description="why it hangs, cascades or loses work; names the mechanism")

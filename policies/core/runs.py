@@ -20,7 +20,7 @@ from policies.core.lifecycles import (
     known_lifecycles,
     lifecycle_of,
 )
-from policies.core.target import PodTemplate
+from policies.core.target import PodTemplate, Target
 from policies.kube.field_paths import Steps, every_value_at, field_path, map_above, maps_at
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, integer
@@ -38,11 +38,17 @@ def role_of(obj: Json, template: PodTemplate) -> RoleAt | None:
     return next((role for role in roles if role is not None), None)
 
 
-def succeeds_without(obj: Json, template: PodTemplate) -> bool:
+def succeeds_without(target: Target, template: PodTemplate) -> bool:
     """Whether the object, or a workload in it, may succeed while the pods of a template run."""
     return any(
-        (role := run.role_of(template)) is not None and run.succeeds_without(role) for run in runs_in(obj)
+        (role := run.role_of(template)) is not None and run.succeeds_without(role)
+        for run in target.cache.once(_with_success, target.obj)
     )
+
+
+def _with_success(obj: Json) -> tuple[Run, ...]:
+    """The workloads of an object that may succeed without some of their roles."""
+    return tuple(run for run in runs_in(obj) if run.life.success is not None)
 
 
 class RoleAt(Struct, frozen=True):
@@ -159,7 +165,8 @@ class Run(Struct, frozen=True):
         if success is None:
             return False
         counted = self.value(success.roles)
-        return holds(self.spec, success.any) or (bool(counted) and role.name not in counted)
+        named = counted if isinstance(counted, list) else []
+        return holds(self.spec, success.any) or (bool(named) and role.name not in named)
 
     def role_of(self, template: PodTemplate) -> RoleAt | None:
         """The role whose pods a template of the object describes."""

@@ -115,6 +115,12 @@ def _published(parts: list[str], *, counted: bool) -> Published | None:
     return None
 
 
+def names_several_sizes(text: str) -> bool:
+    """Whether a name has several numbers, of which one may be that of its training's tokens, as in
+    `mpt-1b-redpajama-200b`."""
+    return len(set(_counts(text))) > 1
+
+
 def _counts(text: str) -> list[float]:
     """The numbers of parameters in a name."""
     found = []

@@ -33,7 +33,7 @@ _ENDS: Final = re.compile(
 def _waiting(target: Target, template: PodTemplate) -> str:
     """The kind that completes only after all main containers of the pod have ended; empty if none does."""
     owner = template.view.owner
-    if owner is not None and succeeds_without(target.obj, template):
+    if owner is not None and succeeds_without(target, template):
         return ""
     if owner is None or owner.kind == JOB.kind:
         return "" if owner is None else owner.kind

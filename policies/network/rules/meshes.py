@@ -204,7 +204,7 @@ def jobs_without_end(target: Target, facts: Facts) -> Findings:
         if stops or not template.completes:
             continue
         mesh = added_to(template, facts)
-        if mesh is not None and succeeds_without(target.obj, template):
+        if mesh is not None and succeeds_without(target, template):
             continue
         if mesh is None or any(_EXITS in text for text in template.typed.metadata.annotations.values()):
             continue
