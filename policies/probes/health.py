@@ -102,8 +102,9 @@ def right_port(pod: PodView, container: Container, probe: Any, facts: Facts) -> 
     port = port_number(container.typed, asked.get("port"))
     if path not in known or port in (None, known[path]) or not runs_alone(container):
         return None
-    others = (other for other in pod.containers if other.name != container.name)
-    return None if any(port in other.tcp_ports for other in others) else known[path]
+    others = (other for other in pod.running if other.name != container.name)
+    # One that declares no port may listen on any.
+    return None if any(port in other.tcp_ports or not other.tcp_ports for other in others) else known[path]
 
 
 def needs_tls(pod: PodView, container: Container, probe: Any, facts: Facts) -> bool:
