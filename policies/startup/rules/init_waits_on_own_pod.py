@@ -9,6 +9,7 @@ from policies.commands import SHELLS, CommandSummary, Reach
 from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.pods import Role
+from policies.startup.waits import may_end_otherwise
 
 _WAITS: Final = SHELLS | {"sleep", "echo", "printf", "date", "test", "[", "[[", "true", "set"}
 """Programs other than the client in a script that waits."""
@@ -25,6 +26,8 @@ def check(target: Target, facts: Facts) -> Findings:
             summary = container_command(template, container)
             loops = [loop for loop in summary.loops if loop.hosts and not loop.bounded]
             if not loops or any(host.reach is not Reach.LOCAL for loop in loops for host in loop.hosts):
+                continue
+            if not may_end_otherwise(summary, "\n".join(container.typed.argv)).isdisjoint(loops[0].hosts):
                 continue
             if any(command.name not in _WAITS and not command.hosts for command in summary.commands):
                 continue  # it may start the server itself
