@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from msgspec import Struct
 
-from policies.commands import Host, Reach, reach_of
+from policies.commands import SHELLS, Host, Reach, reach_of
 from policies.commands.hosts import is_url, url_hosts
 from policies.containers.commands import container_command, exec_command
 from policies.core.dns import cluster_host, is_address
@@ -19,7 +20,7 @@ from policies.core.finding import Certainty
 from policies.core.target import PodTemplate, Target
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, Role
-from policies.startup.waits import init_waits, probe_waits
+from policies.startup.waits import init_waits, may_end_otherwise, probe_waits
 
 
 class Relation(StrEnum):
@@ -120,8 +121,9 @@ def _blocking(template: PodTemplate) -> Iterator[Link]:
     for container in running:
         link = partial(_link, template, container, f"the command of container {container.name}")
         sure = Certainty.CERTAIN if len(running) == 1 else Certainty.UNDECIDED
-        for host in _command_waits(template, container):
-            yield from link(Relation.WAITS, host, template.command_path(container), sure)
+        for host, always in _command_waits(template, container):
+            certainty = sure if always else Certainty.UNDECIDED
+            yield from link(Relation.WAITS, host, template.command_path(container), certainty)
         for probe, wait in probe_waits(template, container):
             if _is_resolved_on_node(wait.host):
                 continue
@@ -137,12 +139,18 @@ def _is_resolved_on_node(host: Host) -> bool:
     return host.client in ("httpGet", "tcpSocket") and not is_address(host.name)
 
 
-def _command_waits(template: PodTemplate, container: Container) -> Iterator[Host]:
-    """The hosts of loops that must end before the container's own program runs."""
+def _command_waits(template: PodTemplate, container: Container) -> Iterator[tuple[Host, bool]]:
+    """The hosts of loops that must end before the container's own program runs, each with whether that is
+    certain: the loop has no other end, and no program runs in the background before it."""
     summary = container_command(template, container)
     if not math.isinf(summary.seconds):
         return  # every loop has an end or runs in the background
-    yield from (host for loop in summary.loops if not loop.bounded for host in loop.hosts)
+    before = takewhile(lambda command: not command.hosts, summary.commands)
+    serves = any(command.forgiven and command.name not in SHELLS for command in before)
+    uncertain = may_end_otherwise(summary, "\n".join(container.typed.argv))
+    for loop in summary.loops:
+        for host in () if loop.bounded else loop.hosts:
+            yield host, not (serves or host in uncertain)
 
 
 def _limited_waits(template: PodTemplate, container: Container) -> list[tuple[Host, float]]:
