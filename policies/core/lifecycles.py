@@ -273,6 +273,9 @@ class Lifecycle(Model):
     collective: bool = Field(
         False, description="whether its pods are the ranks of one torch.distributed group of a fixed size"
     )
+    whole: bool = Field(
+        False, description="whether the operator starts its work only when all of its pods run"
+    )
     labels: tuple[str, ...] = Field(
         (), description="labels of its pods, if another object owns them: `key=value`, or `key` for any value"
     )

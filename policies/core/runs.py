@@ -107,6 +107,12 @@ class Run(Struct, frozen=True):
         return not isinstance(least, int) or least < sum(each.pods for each in self.roles())
 
     @property
+    def needs_all_pods(self) -> bool:
+        """Whether nothing is done before all of its pods run: they are ranks, or the operator waits."""
+        life = self.life
+        return not self.changes_size and (life.collective or life.whole or life.slots is not None)
+
+    @property
     def per_pod(self) -> str:
         """What the operator tells torchrun about the number of processes in each pod; empty if nothing."""
         known = self.life.per_pod

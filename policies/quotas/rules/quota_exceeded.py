@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.runs import run_of
 from policies.kube.group_kinds import POD
 from policies.kube.names import listed, plural
 from policies.quotas.quotas import (
@@ -55,17 +56,24 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     if room.replicas < 1:
         count = sum(part.count for part in each.pods)
         group = target.kind not in REPLICATED and count > 1
+        run = run_of(target.obj)
+        waits = not group or (run is not None and run.needs_all_pods)
+        then = (
+            "Some of them are never created, and the others wait for them."
+            if waits
+            else "Some of them are created only when others have ended. If these wait for them, none goes on."
+        )
         yield Finding(
             _resources(each.templates[0]),
             f"ResourceQuota {name} allows {room.limit}, but the {count} pods of this {target.kind.kind} "
-            f"take {room.amount(room.per_replica)}. Some of them are never created, and the others wait "
-            "for them."
+            f"take {room.amount(room.per_replica)}. {then}"
             if group
             else (
                 f"ResourceQuota {name} allows {room.limit}, but one replica takes "
                 f"{room.amount(room.per_replica)}. No replica ever runs."
             ),
             "Request less, or raise the quota.",
+            Certainty.CERTAIN if waits else Certainty.LIKELY,
         )
     elif outcome(each.update, float(room.replicas)) is RolloutOutcome.SHORT:
         yield _short(target, each, room, room.text, Certainty.CERTAIN)
