@@ -70,7 +70,9 @@ class Server:
     conditional: bool
     """Whether only one branch of a script starts it."""
     has_env_from: bool
-    """Whether `envFrom`, or a file that its script reads, may set further variables."""
+    """Whether `envFrom` may set further variables."""
+    sources_file: bool
+    """Whether its script reads a file that may set further variables."""
     too_old: bool
     """Whether its version has no health endpoint."""
     version: tuple[int, ...]
@@ -324,7 +326,8 @@ class Recogniser:
             own_image=own_image,
             weak_match=not own_image and match is not by_command,
             conditional=argv in conditional,
-            has_env_from=launch.has_env_from or any(map(sources_variables, programs)),
+            has_env_from=launch.has_env_from,
+            sources_file=any(map(sources_variables, programs)),
             version=version,
             too_old=older is not None and not (older.live_path or older.ready_path),
             version_missing=not version and preset.unversioned is Unversioned.NOTHING,

@@ -94,7 +94,7 @@ def _directory(server: Server, cache: ModelCache, own: str | None) -> str | None
         if value is None and name in server.variables:
             value = server.variables[name] or ""
     if value is None:
-        return None if server.has_env_from and cache.env else own
+        return None if (server.has_env_from or server.sources_file) and cache.env else own
     return posixpath.normpath(value) if value.startswith("/") and "$" not in value else None
 
 

@@ -87,7 +87,7 @@ def _refused_elsewhere(
 ) -> Finding | None:
     """Another directory, in its home directory or where only root may create it."""
     server = recognised(container, facts) if user else None
-    if server is None or server.conditional or server.has_env_from:
+    if server is None or server.conditional or server.has_env_from or server.sources_file:
         return None
     for each in server.preset.home_directories:
         in_home = each.name.startswith(".")
