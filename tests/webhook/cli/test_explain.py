@@ -58,7 +58,7 @@ def test_modes_in_words() -> None:
     known = rules()
     assert explain.modes(known["init-waits-on-own-service"]) == "enforce / enforce"
     assert explain.modes(known["rollout-volume-deadlock"]) == "enforce or warn / enforce or warn"
-    assert explain.modes(known["init-waits-on-own-pod"]) == "warn / enforce"
+    assert explain.modes(known["root-user-refused"]) == "warn / enforce"
 
 
 def test_a_setting_is_explained_with_its_type_and_its_default() -> None:
