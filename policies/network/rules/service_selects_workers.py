@@ -82,6 +82,7 @@ def _run(target: Target, template: PodTemplate, facts: Facts) -> Findings:
                 f"Service {service.name} of {served[0].kind} {served[0].name} also selects these pods. While "
                 "they run, their share of the requests is refused.",
                 _HINT,
+                Certainty.CERTAIN if ports else Certainty.LIKELY,  # without a declared port, it may be any
             )
             return
 
