@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data_directories import is_below
 from policies.core.volumes import class_of, unattached
 from policies.kube.group_kinds import SERVING, STATEFUL_SET
@@ -39,7 +39,6 @@ def check(target: Target, facts: Facts) -> Findings:
                     f"{claim.name}. Without the mount option {option}, a share of its StorageClass refuses "
                     "SQLite's locks, so the server ends with 'database is locked'.",
                     f"Add {option} to the mountOptions of the StorageClass, or use a class of disks.",
-                    Certainty.LIKELY,  # Microsoft's page has "may", and all threads report it
                 )
 
 
