@@ -16,7 +16,7 @@ from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import minimum_replicas
 
-_FILE: Final = re.compile(r"(?:sqlite:///|file:(?://)?)?(/[^?]+)(?:\?.*)?")
+_FILE: Final = re.compile(r"(?:sqlite[+\w]*:///|file:(?://)?)?(/[^?]+)(?:\?.*)?")
 """A file or a directory in the value of an option. In `sqlite:///x.db`, the path is relative."""
 _IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/:memory:.*)?")
 """A database of SQLite in memory: https://docs.sqlalchemy.org/en/20/dialects/sqlite.html#connect-strings"""
