@@ -259,7 +259,7 @@ def _template(
 ) -> PodTemplate:
     path = field_path(steps)
     if shape is Shape.SPEC:
-        pod = _pod(obj, workload, _inherited(obj), node)
+        pod = _pod(obj, workload, _inherited(obj, workload, steps), node)
         return PodTemplate(PodView(pod), path, path, workload, steps, shape=shape)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
     if workload.group_kind == LEADER_WORKER_SET:
@@ -274,7 +274,9 @@ def _composed_template(
     path = field_path(steps)
     spec, metadata, origins = composed_pod(node, path, entry, mapping(obj, *steps[:-1]), obj)
     if "containers" in spec:
-        pod = _pod(obj, workload, metadata if entry.metadata else _inherited(obj), spec, entry.owner)
+        pod = _pod(
+            obj, workload, metadata if entry.metadata else _inherited(obj, workload, steps), spec, entry.owner
+        )
         yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, origins=origins)
 
 
@@ -301,7 +303,7 @@ def _runtime_template(
     spec = {key: value for key, value in siblings.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
     steps = (*above, *steps)
-    pod = _pod(obj, workload, _inherited(obj), spec)
+    pod = _pod(obj, workload, _inherited(obj, workload, steps), spec)
     return PodTemplate(
         PodView(pod),
         path=field_path(steps),
@@ -313,10 +315,20 @@ def _runtime_template(
     )
 
 
-def _inherited(obj: Json) -> Json:
-    """The labels and annotations of the object, which pods without a pod template have."""
+def _inherited(obj: Json, workload: Workload, steps: Steps) -> Json:
+    """The labels and annotations of the object, which pods without a pod template have, and those of the maps
+    around such a pod."""
     metadata = mapping(obj, "metadata")
-    return {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+    found: Json = {key: metadata[key] for key in _INHERITED if key in metadata}
+    for end in range(1, len(steps) + 1) if workload.own_metadata else ():
+        around = dig(obj, *steps[:end])
+        for key in _INHERITED:
+            if own := mapping(around, key):
+                found[key] = {**mapping(found, key), **own}
+    return found
+
+
+_INHERITED: Final = ("labels", "annotations")
 
 
 def _pod(obj: Json, workload: Workload, metadata: Json, spec: Json, owner_kind: str = "") -> Json:

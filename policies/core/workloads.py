@@ -295,6 +295,11 @@ class Workload(Model):
         False,
         description="whether its controller creates only pods and their owners: nothing that other pods need",
     )
+    own_metadata: bool = Field(
+        False,
+        description="whether the maps around a pod's spec have further `labels` and `annotations` of its "
+        "pods, which precede those of the object",
+    )
     no_claims: bool = Field(
         False, description="whether its controller creates no claims, although it creates more than pods"
     )

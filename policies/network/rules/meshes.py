@@ -272,6 +272,7 @@ def not_injected(target: Target, facts: Facts) -> Findings:
     metadata = target.read(Object).metadata
     if (skipped := _skipped().get(target.kind)) is not None:
         yield from _left_alone(skipped, target, facts)
+        return  # a runtime may add what the pods lack
     own = {**metadata.labels, **metadata.annotations} if target.kind in _COPIES_NOTHING else {}
     if own.keys().isdisjoint(_keys_of_sidecars()) and not any(map(_mounts_by_driver, target.templates)):
         return

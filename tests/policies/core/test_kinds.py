@@ -402,3 +402,27 @@ def test_rules_take_every_template_of_every_kind() -> None:
                 target = Target(obj, kind_of(obj), pod_templates(obj, TABLE))
                 assert target.templates
                 assert not decided(obj).crashes
+
+
+@table(
+    ("component", "path"),
+    [
+        ({"predictor": {"containers": [{"name": "kserve-container"}]}}, "spec.predictor"),
+        ({"predictor": {"model": {"image": "server"}}}, "spec.predictor.model"),
+        ({"transformer": {"containers": [{"name": "kserve-container"}]}}, "spec.transformer"),
+    ],
+)
+def test_a_component_of_kserve_has_labels_and_annotations_of_its_own(component: Json, path: str) -> None:
+    metadata = {"name": "it", "labels": {"a": "service", "b": "service"}, "annotations": {"c": "service"}}
+    ((name, spec),) = component.items()
+    given = {**spec, "labels": {"a": "component"}, "annotations": {"d": "component"}}
+    obj = {
+        "apiVersion": "serving.kserve.io/v1beta1",
+        "kind": "InferenceService",
+        "metadata": metadata,
+        "spec": {name: given},
+    }
+    (template,) = (each for each in pod_templates(obj, TABLE) if each.path == path)
+    of_pod = template.typed.metadata
+    assert of_pod.labels == {"a": "component", "b": "service"}
+    assert of_pod.annotations == {"c": "service", "d": "component"}
