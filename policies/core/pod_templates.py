@@ -226,18 +226,18 @@ def _templates(
     rewritten = {_element(steps) for path in workload.rewritten_if for steps, _ in every_value_at(obj, path)}
     for path in workload.templates:
         for steps, node in maps_at(obj, path):
-            made = _template(obj, workload, (*above, *steps), node, workload.shape, patched=steps in patched)
+            made = _template(obj, workload, above, steps, node, workload.shape, patched=steps in patched)
             yield replace(made, rewritten=True) if _element(steps) in rewritten else made
     for path in workload.specs:
         for steps, node in maps_at(obj, path):
-            made = _template(obj, workload, (*above, *steps), node, Shape.SPEC)
+            made = _template(obj, workload, above, steps, node, Shape.SPEC)
             yield replace(made, rewritten=True) if _element(steps) in rewritten else made
     for path in workload.containers:
         for steps, node in maps_at(obj, path):
             yield _runtime_template(obj, workload, above, steps, node)
     for entry in workload.composed:
         for steps, node in maps_at(obj, entry.at):
-            for made in _composed_template(obj, workload, (*above, *steps), node, entry):
+            for made in _composed_template(obj, workload, above, steps, node, entry):
                 yield replace(made, rewritten=True) if _element(steps) in rewritten else made
     for override in workload.overrides:
         for steps, node in maps_at(obj, override.at):
@@ -255,11 +255,12 @@ def _templates(
 
 
 def _template(
-    obj: Json, workload: Workload, steps: Steps, node: Json, shape: Shape, *, patched: bool = False
+    obj: Json, workload: Workload, above: Steps, steps: Steps, node: Json, shape: Shape, patched: bool = False
 ) -> PodTemplate:
+    inherited, steps = _inherited(obj, workload, steps), (*above, *steps)
     path = field_path(steps)
     if shape is Shape.SPEC:
-        pod = _pod(obj, workload, _inherited(obj, workload, steps), node)
+        pod = _pod(obj, workload, inherited, node)
         return PodTemplate(PodView(pod), path, path, workload, steps, shape=shape)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
     if workload.group_kind == LEADER_WORKER_SET:
@@ -269,14 +270,14 @@ def _template(
 
 
 def _composed_template(
-    obj: Json, workload: Workload, steps: Steps, node: Json, entry: Composed
+    obj: Json, workload: Workload, above: Steps, steps: Steps, node: Json, entry: Composed
 ) -> Iterator[PodTemplate]:
+    shared, inherited = mapping(obj, *steps[:-1]), _inherited(obj, workload, steps)
+    steps = (*above, *steps)
     path = field_path(steps)
-    spec, metadata, origins = composed_pod(node, path, entry, mapping(obj, *steps[:-1]), obj)
+    spec, metadata, origins = composed_pod(node, path, entry, shared, obj)
     if "containers" in spec:
-        pod = _pod(
-            obj, workload, metadata if entry.metadata else _inherited(obj, workload, steps), spec, entry.owner
-        )
+        pod = _pod(obj, workload, metadata if entry.metadata else inherited, spec, entry.owner)
         yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, origins=origins)
 
 
@@ -302,8 +303,8 @@ def _runtime_template(
     siblings = mapping(obj, *steps[:-1])
     spec = {key: value for key, value in siblings.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
-    steps = (*above, *steps)
-    pod = _pod(obj, workload, _inherited(obj, workload, steps), spec)
+    metadata, steps = _inherited(obj, workload, steps), (*above, *steps)
+    pod = _pod(obj, workload, metadata, spec)
     return PodTemplate(
         PodView(pod),
         path=field_path(steps),

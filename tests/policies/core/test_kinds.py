@@ -422,7 +422,14 @@ def test_a_component_of_kserve_has_labels_and_annotations_of_its_own(component: 
         "metadata": metadata,
         "spec": {name: given},
     }
-    (template,) = (each for each in pod_templates(obj, TABLE) if each.path == path)
-    of_pod = template.typed.metadata
-    assert of_pod.labels == {"a": "component", "b": "service"}
-    assert of_pod.annotations == {"c": "service", "d": "component"}
+    wrapped = {
+        "apiVersion": "workload.codeflare.dev/v1beta2",
+        "kind": "AppWrapper",
+        "metadata": {"name": "around"},
+        "spec": {"components": [{"template": obj}]},
+    }
+    for outer, at in ((obj, path), (wrapped, f"spec.components[0].template.{path}")):
+        (template,) = (each for each in pod_templates(outer, TABLE) if each.path == at)
+        of_pod = template.typed.metadata
+        assert of_pod.labels == {"a": "component", "b": "service"}
+        assert of_pod.annotations == {"c": "service", "d": "component"}
