@@ -110,7 +110,7 @@ class Ending(Model):
 
 
 class Success(Model):
-    """Where a workload says that it succeeds without some of its roles, whose pods are deleted then."""
+    """The fields by which a workload may succeed without some of its roles. Their pods are deleted then."""
 
     roles: str = Field(description="path of the names of the roles that count; without it, all do")
     any: str = Field(description="`path=value` with which the success of one of them is enough")
