@@ -257,28 +257,29 @@ def _templates(
 def _template(
     obj: Json, workload: Workload, above: Steps, steps: Steps, node: Json, shape: Shape, patched: bool = False
 ) -> PodTemplate:
-    inherited, steps = _inherited(obj, workload, steps), (*above, *steps)
-    path = field_path(steps)
+    here = (*above, *steps)
+    path = field_path(here)
     if shape is Shape.SPEC:
-        pod = _pod(obj, workload, inherited, node)
-        return PodTemplate(PodView(pod), path, path, workload, steps, shape=shape)
+        pod = _pod(obj, workload, _inherited(obj, workload, steps), node)
+        return PodTemplate(PodView(pod), path, path, workload, here, shape=shape)
     pod = _pod(obj, workload, mapping(node, "metadata"), mapping(node, "spec"))
     if workload.group_kind == LEADER_WORKER_SET:
         pod["metadata"]["ownerReferences"][0] |= leader_of(obj, path)
     origins = {"spec": f"{path}.spec", "metadata": f"{path}.metadata"} if patched else None
-    return PodTemplate(PodView(pod), path, f"{path}.spec", workload, steps, shape=shape, origins=origins)
+    return PodTemplate(PodView(pod), path, f"{path}.spec", workload, here, shape=shape, origins=origins)
 
 
 def _composed_template(
     obj: Json, workload: Workload, above: Steps, steps: Steps, node: Json, entry: Composed
 ) -> Iterator[PodTemplate]:
-    shared, inherited = mapping(obj, *steps[:-1]), _inherited(obj, workload, steps)
-    steps = (*above, *steps)
-    path = field_path(steps)
-    spec, metadata, origins = composed_pod(node, path, entry, shared, obj)
+    here = (*above, *steps)
+    path = field_path(here)
+    spec, metadata, origins = composed_pod(node, path, entry, mapping(obj, *steps[:-1]), obj)
     if "containers" in spec:
-        pod = _pod(obj, workload, metadata if entry.metadata else inherited, spec, entry.owner)
-        yield PodTemplate(PodView(pod), path, path, workload, steps, shape=workload.shape, origins=origins)
+        if not entry.metadata:
+            metadata = _inherited(obj, workload, steps)
+        pod = _pod(obj, workload, metadata, spec, entry.owner)
+        yield PodTemplate(PodView(pod), path, path, workload, here, shape=workload.shape, origins=origins)
 
 
 def _patched_template(
@@ -303,15 +304,14 @@ def _runtime_template(
     siblings = mapping(obj, *steps[:-1])
     spec = {key: value for key, value in siblings.items() if key not in ("containers", "initContainers")}
     spec["containers"] = [{"name": KSERVE_CONTAINER, **container}]
-    metadata, steps = _inherited(obj, workload, steps), (*above, *steps)
-    pod = _pod(obj, workload, metadata, spec)
+    here = (*above, *steps)
     return PodTemplate(
-        PodView(pod),
-        path=field_path(steps),
-        spec_path=field_path(steps[:-1]),
+        PodView(_pod(obj, workload, _inherited(obj, workload, steps), spec)),
+        path=field_path(here),
+        spec_path=field_path(here[:-1]),
         workload=workload,
-        steps=steps,
-        container_path=field_path(steps),
+        steps=here,
+        container_path=field_path(here),
         shape=workload.shape,
     )
 

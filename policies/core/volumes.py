@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -11,6 +12,7 @@ from policies.core.listing import TypedIndex
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import CLAIM, SERVING
 from policies.kube.json import maps, text
+from policies.kube.objects.pods import Volume
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
@@ -75,6 +77,16 @@ def disk_of(claim: PersistentVolumeClaim, facts: Facts) -> Disk | None:
     if any(each.provisioner != storage.provisioner for each in classes.all_named(storage.name)):
         return None
     return next((each for each in disks() if each.provisioner == storage.provisioner), None)
+
+
+def known_claims(volumes: Iterable[Volume], facts: Facts) -> Iterator[tuple[int, PersistentVolumeClaim]]:
+    """The known claims that a pod mounts, each with the index of its volume."""
+    claims = facts.objects(PersistentVolumeClaim)
+    for index, volume in enumerate(volumes) if claims else ():
+        named = volume.persistent_volume_claim
+        claim = claims.named(named.claim_name) if claims and named is not None else None
+        if claim is not None:
+            yield index, claim
 
 
 def waits_for_a_pod(claim: PersistentVolumeClaim, facts: Facts) -> bool:

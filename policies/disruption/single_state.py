@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.core import data
@@ -21,6 +23,8 @@ from policies.probes.serving import recognised, serving_containers
 from policies.rollouts.rollouts import is_recreate
 
 _SHARED_MODES = frozenset(("ReadWriteMany", "ReadOnlyMany"))
+_SQLITE: Final = re.compile(r"sqlite[+\w]*:///(/[^?]+)(?:\?.*)?")
+"""The address of a file. In `sqlite:///x.db`, the path is relative."""
 
 
 class _StatePart(Model):
@@ -31,6 +35,12 @@ class _StatePart(Model):
 @data.table
 def _state_parts() -> tuple[str, ...]:
     return tuple(each.part for each in data.load_list(_StatePart, __package__, "single_state.yaml"))
+
+
+def sqlite_file(address: str) -> str:
+    """The absolute path in the address of an SQLite database; empty in others."""
+    found = _SQLITE.fullmatch(address)
+    return found[1] if found else ""
 
 
 def starts_slowly(pod: PodView, facts: Facts) -> bool:

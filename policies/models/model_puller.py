@@ -249,13 +249,11 @@ def _resources(pod: Json, settings: ModelPuller, facts: Facts, size: int | None)
         # The kubelet evicts a pod that uses more than its containers' limits, including emptyDirs.
         requests.setdefault(_STORAGE, "0")
         limits[_STORAGE] = max(limits.get(_STORAGE, "0"), f"{-(-size >> 30)}Gi", key=_amount)
-    items = [item for each in facts.objects(LimitRange) or () for item in each.spec.limits]
-    for item in items:
-        if item.type == "Container":
-            _keep_within(item, requests, limits)
-    for item in items:
-        if item.type == "Pod":
-            _keep_out(item, others, requests, limits)
+    ranges = list(facts.objects(LimitRange) or ())
+    for item in (item for each in ranges for item in each.items_of("Container")):
+        _keep_within(item, requests, limits)
+    for item in (item for each in ranges for item in each.items_of("Pod")):
+        _keep_out(item, others, requests, limits)
     whole = {**mapping(pod, "spec", "resources", "requests"), **mapping(pod, "spec", "resources", "limits")}
     return {
         kind: {name: amount for name, amount in amounts.items() if name not in whole}

@@ -59,6 +59,10 @@ class HomeDirectory(Model):
     unless_flags: tuple[str, ...] = Field((), description="flags with which it is not needed")
     source: str = Field(description="the documentation, code or thread that shows it")
 
+    @property
+    def in_home(self) -> bool:
+        return self.name.startswith(".")
+
 
 class RootOnly(Model):
     """Files of an image that only root can read, such as those below /root."""

@@ -18,7 +18,7 @@ from policies.core.listing import Listing
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
-from policies.kube.objects.limits import LimitRange, LimitRangeItem
+from policies.kube.objects.limits import LimitRange
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container, Role
@@ -73,7 +73,7 @@ def _defaults(ranges: Listing) -> LimitDefaults:
     requests: dict[str, Default] = {}
     limits: dict[str, Default] = {}
     for limit_range in ranges.objects(LimitRange):
-        for item in bounds(limit_range, CONTAINER):
+        for item in limit_range.items_of(CONTAINER):
             minimum, maximum, default, request = map(
                 amounts, (item.min, item.max, item.default, item.default_request)
             )
@@ -89,11 +89,6 @@ def _merge(defaults: dict[str, Default], added: Amounts, limit_range: str) -> No
             defaults[resource] = Default(amount, limit_range)
         elif other.amount != amount:
             defaults[resource] = Default(min(amount, other.amount), limit_range, ambiguous=True)
-
-
-def bounds(limit_range: LimitRange, kind: str) -> Iterable[LimitRangeItem]:
-    """The items of a LimitRange for containers or for pods."""
-    return (item for item in limit_range.spec.limits if item.type == kind)
 
 
 def amounts(quantities: Mapping[str, Quantity]) -> dict[str, Decimal]:

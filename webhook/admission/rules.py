@@ -176,16 +176,12 @@ def _all_placed(
     known, by_spec = Cache(), defaultdict[str, list[PodTemplate]](list)
     for template in target.templates:
         by_spec[template.spec_path].append(template)
-    return [
-        (rule, placed)
-        for rule, finding in found
-        if (
-            placed := _placed(
-                rule, finding, target, by_spec, lambda base: known.once_for(id(base), in_base, base)
-            )
-        )
-        is not None
-    ]
+
+    def once_in_base(base: Base) -> Collection[tuple[str, str]]:
+        return known.once_for(id(base), in_base, base)
+
+    placed = ((rule, _placed(rule, each, target, by_spec, once_in_base)) for rule, each in found)
+    return [(rule, finding) for rule, finding in placed if finding is not None]
 
 
 def _placed(

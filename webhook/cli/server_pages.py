@@ -285,7 +285,7 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
             f"`/root`{_cited(only.source)}"
         )
     for home in preset.home_directories:
-        if home.name.startswith("/"):
+        if not home.in_home:
             yield (
                 f"must be able to create `{home.name}`, for which any user but root needs a volume there"
                 f"{_cited(home.source)}"

@@ -41,7 +41,8 @@ def _refused(template: PodTemplate, facts: Facts) -> Findings:
             limit = resources.limits.get(name)
             if request is None or not is_extended(name):
                 continue
-            if _has_a_default(name, facts) if limit is None else not _differ(request, limit):
+            equal = _has_a_default(name, facts) if limit is None else not _differ(request, limit)
+            if equal:
                 continue
             has = "without a limit" if limit is None else f"with a limit of {limit}"
             yield Finding(

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data_directories import is_below
-from policies.core.volumes import class_of, unattached
+from policies.core.volumes import class_of, known_claims, unattached
+from policies.disruption.single_state import sqlite_file
 from policies.kube.group_kinds import SERVING, STATEFUL_SET
 from policies.kube.objects.storage import PersistentVolumeClaim
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Role
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
-
-_FILE: Final = re.compile(r"sqlite[+\w]*:///(/[^?]+)(?:\?.*)?")
-"""The file in the address of a database. In `sqlite:///x.db`, the path is relative."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -44,13 +39,8 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _claims(target: Target, template: PodTemplate, facts: Facts) -> dict[str, PersistentVolumeClaim]:
     """The known claims by the names of their volumes."""
-    known = facts.objects(PersistentVolumeClaim)
-    claims = {}
-    for volume in template.typed.spec.volumes:
-        named = volume.persistent_volume_claim
-        claim = known.named(named.claim_name) if known and named is not None else None
-        if claim is not None:
-            claims[volume.name] = claim
+    volumes = template.typed.spec.volumes
+    claims = {volumes[index].name: claim for index, claim in known_claims(volumes, facts)}
     own = target.read(StatefulSet).spec.volume_claim_templates if target.kind == STATEFUL_SET else ()
     return {**claims, **{each.name: each for each in own}}
 
@@ -62,8 +52,7 @@ def _place(server: Server) -> str:
         return ""
     if own is not None:
         return "" if server.has_variable(*own.unless_env) else own.directory
-    file = _FILE.fullmatch(server.configured(state.flags, state.env) or "")
-    return file[1] if file else ""
+    return sqlite_file(server.configured(state.flags, state.env) or "")
 
 
 def _missing(claim: PersistentVolumeClaim, facts: Facts) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data_directories import OwnPlace, data_directories, is_below
+from policies.disruption.single_state import sqlite_file
 from policies.kube.group_kinds import SERVING, STATEFUL_SET
 from policies.kube.objects.pods import VolumeMount
 from policies.kube.objects.workloads import StatefulSet
@@ -16,8 +17,8 @@ from policies.probes.recognition import Server
 from policies.probes.serving import recognised
 from policies.rollouts.rollouts import minimum_replicas
 
-_FILE: Final = re.compile(r"(?:sqlite[+\w]*:///|file:(?://)?)?(/[^?]+)(?:\?.*)?")
-"""A file or a directory in the value of an option. In `sqlite:///x.db`, the path is relative."""
+_FILE: Final = re.compile(r"(?:file:(?://)?)?(/[^?]+)(?:\?.*)?")
+"""A file or a directory in the value of an option that is no address of SQLite."""
 _IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/:memory:.*)?")
 """A database of SQLite in memory: https://docs.sqlalchemy.org/en/20/dialects/sqlite.html#connect-strings"""
 _HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
@@ -77,6 +78,12 @@ def check(target: Target, facts: Facts) -> Findings:
                 yield from found or _of_own_files(template, container, server)
 
 
+def _path(value: str) -> str:
+    """The file or directory that the value of an option names; empty if it names none."""
+    file = _FILE.fullmatch(value)
+    return sqlite_file(value) or (file[1] if file else "")
+
+
 def _of_files(
     template: PodTemplate, container: Container, server: Server, fleeting: Set[str], hint: str
 ) -> Findings:
@@ -106,13 +113,13 @@ def _of_files(
             f"Mount a claim and keep the files there, or set {(*state.env, *state.flags)[0]}.",
         )
         return
-    file = _FILE.fullmatch(value or "")
-    mounts = [each for each in container.typed.volume_mounts if file and is_below(file[1], each.mount_path)]
+    path = _path(value or "")
+    mounts = [each for each in container.typed.volume_mounts if path and is_below(path, each.mount_path)]
     nearest = max(mounts, key=lambda each: len(each.mount_path), default=None)
-    if file is not None and nearest is not None and nearest.name in fleeting:
+    if nearest is not None and nearest.name in fleeting:
         yield Finding(
             f"{template.spec_path}.volumes",
-            f"Container {container.name} keeps its records in {file[1]}, which is on the emptyDir "
+            f"Container {container.name} keeps its records in {path}, which is on the emptyDir "
             f"{nearest.name}. An eviction, a node drain or an update deletes them.",
             hint,
         )

@@ -40,7 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
     for run in inner[:1] if not outer.is_suspended else ():
         if period is not None and policy in schedule.overlaps:
             yield from _overlap(target, outer, run, period, facts)
-        elif policy == schedule.instead and run.life.group_kind == JOB:  # others may have one by default
+        elif policy == schedule.instead and run.life.group_kind == JOB:  # others may have a default
             yield from _blocked(target, outer, run, facts)
     if target.kind == CRON_JOB:
         spec = target.read(CronJob).spec

@@ -81,11 +81,10 @@ def _settings(template: PodTemplate, container: Container) -> Iterator[tuple[str
         if setting := by_variable.get(exported):
             yield template.command_path(container), exported, last, setting
     for command in commands:
-        given = {name for name, _, _ in (word.partition("=") for word in command.argv)} & by_flag.keys()
-        options = ProgramOptions(command.argv) if given else None
-        for name in sorted(given):
-            if options is not None and (value := options.value((name,))):
-                yield template.command_path(container), name, value, by_flag[name]
+        options = ProgramOptions(command.argv)
+        for name, setting in by_flag.items():
+            if value := options.value((name,)):
+                yield template.command_path(container), name, value, setting
 
 
 def _of_script(commands: Sequence[Command]) -> dict[str, str]:

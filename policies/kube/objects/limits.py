@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from policies.kube.objects.metadata import EMPTY, Object, Part, Quantity
@@ -58,6 +58,10 @@ class LimitRangeSpec(Part):
 
 class LimitRange(Object):
     spec: LimitRangeSpec = LimitRangeSpec()
+
+    def items_of(self, kind: str) -> Iterator[LimitRangeItem]:
+        """The items for `Container`, `Pod` or `PersistentVolumeClaim`."""
+        return (item for item in self.spec.limits if item.type == kind)
 
 
 class PriorityClass(Object):

@@ -109,9 +109,9 @@ def _loads_something(probe: ContainerProbe, facts: Facts) -> bool:
     server of a notebook answers before any program runs in it."""
     workload, typed = probe.template.workload, probe.container.typed
     server = recognised(probe.container, facts)
-    if (workload is not None and workload.group_kind == _NOTEBOOK) or (
-        server is not None and server.preset.doubt
-    ):
+    if workload is not None and workload.group_kind == _NOTEBOOK:
+        return False
+    if server is not None and server.preset.doubt:
         return False
     if is_example(probe.container.image) or is_third_party(probe.container.image):
         return False

@@ -19,7 +19,6 @@ from policies.quotas.limit_ranges import (
     Amounts,
     ContainerResources,
     amounts,
-    bounds,
     defaults_in,
     formatted,
     has_pod_level_resources,
@@ -123,12 +122,12 @@ def _refused(
     if not found:
         return
     written = not template.is_incomplete  # else its serving runtime has the missing values
-    for item in bounds(limit_range, CONTAINER):
+    for item in limit_range.items_of(CONTAINER):
         for each in found:
             out = list(_violations(item, each.requests, each.limits, written=written))
             path, who = template.at(each.container, "resources"), f"container {each.container.name}"
             yield from _together(path, name, who, out, each.ambiguous)
-    for item in bounds(limit_range, POD):
+    for item in limit_range.items_of(POD):
         requests = total((each.container, each.requests) for each in found)
         limits = total((each.container, each.limits) for each in found)
         ambiguous = frozenset[str]().union(*(each.ambiguous for each in found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
@@ -36,7 +37,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # gpu-unschedulable reports it
         takes = list(amounts) if found is None else [node.name for node in found.nodes]
         of = "largest node" if found is None else "largest node with its accelerators"
-        largest = _largest([amounts.get(name, {}) for name in takes])
+        largest = _of_all(max, [amounts.get(name, {}) for name in takes])
         for resource, amount in requests.items():
             if resource in largest and amount > largest[resource]:
                 yield Finding(
@@ -57,13 +58,8 @@ def _amounts(nodes: Listing) -> dict[str, dict[str, Decimal]]:
 
 
 def _least(nodes: Listing) -> dict[str, Decimal]:
-    """The smallest amount of each resource that a node offers; without one if a node does not tell it."""
-    offers = nodes.derive(_amounts).values()
-    return {
-        resource: min(each[resource] for each in offers)
-        for resource in _COMPARED
-        if all(resource in each for each in offers)
-    }
+    """The smallest amount of each resource that a node offers."""
+    return _of_all(min, nodes.derive(_amounts).values())
 
 
 def _offered(node: Node) -> dict[str, Decimal]:
@@ -76,10 +72,12 @@ def _offered(node: Node) -> dict[str, Decimal]:
     return offered
 
 
-def _largest(offers: list[dict[str, Decimal]]) -> dict[str, Decimal]:
-    """The largest amount of each resource that a node offers; without one if a node does not tell it."""
+def _of_all(
+    choose: Callable[[Iterable[Decimal]], Decimal], offers: Collection[dict[str, Decimal]]
+) -> dict[str, Decimal]:
+    """The chosen amount of each resource that nodes offer; without one if a node does not tell it."""
     return {
-        resource: max(each[resource] for each in offers)
+        resource: choose(each[resource] for each in offers)
         for resource in _COMPARED
         if offers and all(resource in each for each in offers)
     }

@@ -12,7 +12,14 @@ from policies.accelerators.placement import placement
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import lifecycle_of
 from policies.core.listing import TypedIndex
-from policies.core.volumes import class_of, disk_of, keeps_others_waiting, volume_of, waits_for_a_pod
+from policies.core.volumes import (
+    class_of,
+    disk_of,
+    keeps_others_waiting,
+    known_claims,
+    volume_of,
+    waits_for_a_pod,
+)
 from policies.kube.group_kinds import DEPLOYMENT, POD, ROLLOUT, STATEFUL_SET
 from policies.kube.names import listed
 from policies.kube.objects.metadata import Object
@@ -68,14 +75,8 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _claims_of(template: PodTemplate, facts: Facts) -> Iterator[tuple[str, PersistentVolumeClaim]]:
     """The known claims that a pod mounts, each with the field path of its name."""
-    claims = facts.objects(PersistentVolumeClaim)
-    if not claims:
-        return
-    for index, volume in enumerate(template.typed.spec.volumes[:_MAX_VOLUMES]):
-        named = volume.persistent_volume_claim
-        claim = None if named is None else claims.named(named.claim_name)
-        if claim is not None:
-            yield f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName", claim
+    for index, claim in known_claims(template.typed.spec.volumes[:_MAX_VOLUMES], facts):
+        yield f"{template.spec_path}.volumes[{index}].persistentVolumeClaim.claimName", claim
 
 
 def _never_bound(target: Target, template: PodTemplate, facts: Facts) -> Findings:

@@ -86,12 +86,13 @@ def _refused_elsewhere(
     template: PodTemplate, container: Container, user: int | None, facts: Facts
 ) -> Finding | None:
     """Another directory, in its home directory or where only root may create it."""
-    server = recognised(container, facts) if user else None
+    if not user:
+        return None
+    server = recognised(container, facts)
     if server is None or server.conditional or server.has_env_from or server.sources_file:
         return None
     for each in server.preset.home_directories:
-        in_home = each.name.startswith(".")
-        if in_home and (user is None or user <= _KNOWN or "HOME" in server.variables):
+        if each.in_home and (user <= _KNOWN or "HOME" in server.variables):
             continue
         moved = any(name in server.variables for name in each.env)
         if moved or server.has_option(*each.unless_flags):
@@ -99,12 +100,11 @@ def _refused_elsewhere(
         if not image_matches(container.image, each.images, each.excluded_images):
             continue
         # A file of its configuration may name another directory.
-        files = () if in_home else server.preset.config_mounts
-        places = (f"/{each.name}" if in_home else each.name, *files)
+        places = (f"/{each.name}",) if each.in_home else (each.name, *server.preset.config_mounts)
         if any(mount for place in places for mount in mounts_at(place, container)):
             continue
         keeps = f"Container {container.name} ({server.name}) keeps {each.keeps} in {each.name}"
-        if in_home:
+        if each.in_home:
             return Finding(
                 _place(template, container),
                 f"{keeps} of its home directory. It runs as user {user}, whose home directory is /. It can't "
