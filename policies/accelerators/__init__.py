@@ -9,6 +9,7 @@
 | whether a model fits | `fit`, `parallelism` |
 | which images use GPUs without a request, and which pods may | `gpu_images`, `unrequested` |
 | what the annotations mean | `annotations` |
+| how much memory the products and machines have that a pod asks for by a label | `products` |
 | which resources and products are slices (MIG, time-slicing) | `slices` |
 | how many ranks a container starts | `rank_launchers` |
 | how large a container's /dev/shm is | `shared_memory` |

@@ -16,6 +16,7 @@ from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
+from policies.accelerators.products import Bound, required_memory
 from policies.accelerators.requests import inventory_of
 from policies.accelerators.slices import slice_memory
 from policies.accelerators.vendors import memory_of
@@ -58,7 +59,8 @@ class Misfit(Struct, frozen=True):
     load: Load
     largest: int
     """Bytes of the largest accelerator that the pod can get."""
-    node: AcceleratorNode
+    where: str
+    """The node that has it, or what the pod asks for: a label or a slice."""
 
     @property
     def enough(self) -> int:
@@ -72,11 +74,13 @@ class Misfit(Struct, frozen=True):
 def misfit(pod: PodView, container: Container, facts: Facts) -> Misfit | None:
     """The misfit of a container's model; None if it fits or is unknown."""
     load = load_of(pod, container, facts)
-    found = _memories(pod, facts) if load is not None else []
-    if load is None or not found:
+    if load is None:
         return None
-    largest, node = found[0]
-    return Misfit(load, largest, node) if load.least > largest else None
+    found = _memories(pod, facts)
+    largest = Bound(found[0][0], found[0][1].name) if found else _asked_for(pod, facts)
+    if largest is None or load.least <= largest.bytes:
+        return None
+    return Misfit(load, largest.bytes, largest.by)
 
 
 def fits_some(pod: PodView, facts: Facts) -> tuple[Load, int] | None:
@@ -109,6 +113,19 @@ def _memories(pod: PodView, facts: Facts) -> list[tuple[int, AcceleratorNode]]:
     """The accelerator memory of each node that can take the pod, largest first; empty if one is unknown."""
     found = placement(pod, facts)
     return [] if found is None else found.cache.once(_sorted_memories, found, facts)
+
+
+def _asked_for(pod: PodView, facts: Facts) -> Bound | None:
+    """The most memory of an accelerator that the pod's requests and node labels admit, wherever it runs."""
+    catalogue, spec = facts.settings(GpuAffinity).catalogue, pod.typed.spec
+    bounds = []
+    for resource in catalogue.requests(spec):
+        vendor = catalogue.vendors.get(catalogue.vendor_of(resource) or "")
+        memory = slice_memory(resource)
+        bound = Bound(memory, resource) if memory is not None else vendor and required_memory(spec, vendor)
+        bounds.append(bound)
+    known = [each for each in bounds if each]
+    return max(known, key=lambda each: each.bytes) if known and len(known) == len(bounds) else None
 
 
 def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, AcceleratorNode]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from policies.accelerators.fit import Misfit, misfit
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
+from policies.accelerators.slices import slice_memory
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.pods import Role
+from policies.kube.pods import Container, Role
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -16,12 +17,9 @@ def check(target: Target, facts: Facts) -> Findings:
             found = misfit(template.view, container, facts)
             if found is not None:
                 field = "args" if container.typed.args else "command"
-                hint = (
-                    f"Spread the weights over at least {found.enough} such accelerators "
-                    "(--tensor-parallel-size), use a quantised model, or add nodes with more accelerator "
-                    "memory."
+                yield Finding(
+                    template.at(container, field), _message(found), _hint(found, container), certainty
                 )
-                yield Finding(template.at(container, field), _message(found), hint, certainty)
 
 
 def _message(found: Misfit) -> str:
@@ -30,7 +28,16 @@ def _message(found: Misfit) -> str:
     return (
         f"The weights of {found.load.model.rpartition('/')[2][:60]} take about "
         f"{_gigabytes(weights)}{each if accelerators > 1 else ''}, but the largest accelerator that this "
-        f"pod can get has {_gigabytes(found.largest)} ({found.node.name}). The server fails at every start."
+        f"pod can get has {_gigabytes(found.largest)} ({found.where}). The server fails at every start."
+    )
+
+
+def _hint(found: Misfit, container: Container) -> str:
+    if any(slice_memory(resource) is not None for resource in container.typed.resources.limits):
+        return "Request a larger slice or a whole accelerator, or use a quantised model."
+    return (
+        f"Spread the weights over at least {found.enough} such accelerators (--tensor-parallel-size), use a "
+        "quantised model, or run it where accelerators have more memory."
     )
 
 

@@ -53,6 +53,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/accelerators/gpu_images.yaml",
         "policies/accelerators/image_vendors.yaml",
         "policies/accelerators/rank_launchers.yaml",
+        "policies/accelerators/products.yaml",
         "policies/accelerators/vendors.yaml",
         "policies/autoscaling/metrics.yaml",
         "policies/autoscaling/owners.yaml",
