@@ -120,13 +120,18 @@ def domains(pod: PodSpec, limit: Limit, nodes: Listing) -> Domains | None:
 
 
 def with_accelerators(found: Domains, limit: Limit, placed: Placement) -> Domains | None:
-    """The domains of a spread for a pod with accelerators, some of which lack these.
+    """The domains of a limit for a pod with accelerators, which some nodes lack.
 
-    None if all have them, if a pool may add nodes that have them, or for other limits.
+    None if a pool may add nodes that have them, if all domains of a spread have them, or if
+    `rollout-gpu-deadlock` counts the nodes: those of pods that must be on different ones.
     """
-    if limit.cause is not DomainCause.SPREAD or any(node.pool is not None for node in placed.nodes):
+    if any(node.pool is not None for node in placed.nodes):
+        return None
+    if limit.cause is DomainCause.APART and limit.key == HOSTNAME:
         return None
     usable = {_domain_of(node.name, node.labels, limit) for node in placed.nodes} - {""}
+    if limit.cause is not DomainCause.SPREAD:
+        return Domains(len(usable), 0)
     without = found.usable - len(usable)
     if without <= 0:
         return None

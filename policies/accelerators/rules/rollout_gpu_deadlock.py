@@ -58,7 +58,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 "spec.replicas",
                 f"{limit.capitalize()}{'all' if limit else 'All'} nodes and pools together fit only "
                 f"{int(room)} {such} with {requested}, so {pending_replicas(update.replicas, room)}.",
-                f"Run at most {int(room)} replicas, {instead}or declare a pool that can grow in "
+                f"Run at most {plural(int(room), 'replica')}, {instead}or declare a pool that can grow in "
                 "gpu-affinity.yaml.",
                 _certainty(facts),
             )

@@ -8,6 +8,7 @@ from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.placement import placement
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import SERVING
+from policies.kube.names import plural
 from policies.kube.objects.nodes import HOSTNAME, pinned_to_one_node
 from policies.kube.scheduling import is_within_limits
 from policies.relations.domains import (
@@ -69,7 +70,9 @@ def _finding(
     reason, alternative = _reason(limit, found), _alternative(limit, found)
     if ends is RolloutOutcome.SHORT:
         message = f"{reason}, and {pending_replicas(update.replicas, room)}."
-        return Finding(limit.path, message, f"Run at most {room} replicas, or {alternative}.", certainty)
+        return Finding(
+            limit.path, message, f"Run at most {plural(room, 'replica')}, or {alternative}.", certainty
+        )
     return Finding(
         update.path,
         f"{reason}, one for each replica. A rollout starts {update.starts} before it stops an old one, so "
