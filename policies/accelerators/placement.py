@@ -72,7 +72,7 @@ class Obstacle(Struct, frozen=True):
     """Whether the nodes and pools show no sign that it is temporary."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Placement:
     """The nodes that can take the pod when they are empty; if there are none, the obstacle."""
 
@@ -85,6 +85,11 @@ class Placement:
     def requested(self) -> str:
         """The requests in a sentence: `1 nvidia.com/gpu`."""
         return listed(f"{count} {resource}" for resource, count in self.requests.items())
+
+    def competes_with(self, other: Placement) -> bool:
+        """Whether pods of both request the same, and fit on the same nodes."""
+        nodes, others = ({node.name for node in each.nodes} for each in (self, other))
+        return self.requests == other.requests and nodes == others
 
     def room(self, *, one_each: bool) -> float:
         """The number of such pods that fit at the same time; infinite if a pool has no maximum."""

@@ -7,14 +7,50 @@ Source: `ValidateContainerResourceRequirements` in pkg/apis/core/validation/vali
 from __future__ import annotations
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
-from policies.accelerators.placement import Cause, Obstacle, placement
+from policies.accelerators.placement import Cause, Obstacle, Placement, placement
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.core.queues import is_queued
+from policies.core.runs import run_of
+from policies.kube.names import plural
 from policies.kube.objects.limits import LimitRange
 from policies.kube.objects.pods import is_extended
 from policies.kube.quantities import parse_quantity
+from policies.rollouts.rollouts import pods_in_group
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    found = list(_of_pods(target, facts))
+    yield from found or _of_group(target, facts)
+
+
+def _of_group(target: Target, facts: Facts) -> Findings:
+    """A finding about pods that need each other, of which only some fit on all nodes together."""
+    run = run_of(target.obj)
+    if run is None or not run.needs_all_pods or is_queued(target.obj):
+        return
+    counts = pods_in_group(target)
+    groups: dict[Placement, list[PodTemplate]] = {}
+    for template in target.templates if counts else ():
+        placed = placement(template.view, facts)
+        if placed is not None and placed.nodes:
+            same = next((each for each in groups if placed.competes_with(each)), placed)
+            groups.setdefault(same, []).append(template)
+    for placed, templates in groups.items():
+        pods, room = sum(counts.get(each.path, 0) for each in templates), placed.room(one_each=False)
+        if pods > room:
+            yield Finding(
+                _asking(templates[0], facts.settings(GpuAffinity)),
+                f"{pods} pods of this {target.kind.kind} request {placed.requested} each and need each "
+                f"other, but all nodes and pools together fit only {int(room)}. The others stay Pending, and "
+                "those that run wait for them and hold their accelerators.",
+                f"Run at most {plural(int(room), 'pod')}, or declare a pool that can grow in "
+                "gpu-affinity.yaml.",
+                Certainty.UNDECIDED,  # an autoscaler may add nodes
+            )
+            return
+
+
+def _of_pods(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
     for template in target.templates:
         if refused := list(_refused(template, facts)):

@@ -137,7 +137,7 @@ def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement,
         found = placement(template.view, facts)
         if found is None or not found.nodes:
             continue  # gpu-unschedulable reports it
-        same = next((n for n, (_, each, _) in enumerate(counted) if _compete(each, found)), None)
+        same = next((n for n, (_, each, _) in enumerate(counted) if found.competes_with(each)), None)
         if same is not None:
             pods += counted.pop(same)[2]
         counted.append((template, found, pods))
@@ -147,12 +147,6 @@ def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement,
 def _certainty(facts: Facts) -> Certainty:
     settings = facts.settings(GpuAffinity)
     return Certainty.CERTAIN if settings.knows_all_nodes else Certainty.UNDECIDED
-
-
-def _compete(one: Placement, other: Placement) -> bool:
-    return one.requests == other.requests and {node.name for node in one.nodes} == {
-        node.name for node in other.nodes
-    }
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))
