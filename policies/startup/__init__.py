@@ -5,6 +5,7 @@
 | what a pod waits for before it is ready | `waits` |
 | whether it waits for pods of its own workload | `peers` |
 | which programs a package no longer has | `removed_programs` |
+| which programs go to the background | `daemons` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.kube`, `policies.probes`.

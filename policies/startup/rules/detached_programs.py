@@ -1,4 +1,4 @@
-"""ray-start-without-block: containers that do not end with Ray, or end before it."""
+"""Containers whose program goes to the background: they end before it, or do not end with it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,38 @@ from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.objects.metadata import Object
 from policies.kube.pods import Container, Role
+from policies.startup.daemons import way_to_stay
 
 _OVERWRITES: Final = "ray.io/overwrite-container-cmd"
 """The annotation with which KubeRay leaves the command of its pods as it is."""
 _WAITERS: Final = frozenset({"sleep", "tail", "wait"})
 
 
-def check(target: Target, facts: Facts) -> Findings:
+def daemons(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        if template.completes or template.is_ray:
+            continue
+        for container in template.containers(Role.MAIN):
+            if not container.typed.command:
+                continue  # the image's entrypoint may go on after it
+            commands = container_command(template, container).commands
+            last = commands[-1] if commands else None
+            if last is None or last.conditional:
+                continue
+            advice = way_to_stay(last, {each.name for each in container.typed.env})
+            if not advice:
+                continue
+            yield Finding(
+                template.command_path(container),
+                f"Container {container.name} runs {last.name}, which goes to the background and returns. The "
+                "container ends with its script, stops the program, and is restarted again and again.",
+                f"Keep {last.name} in the foreground: {advice}.",
+                # A file of variables, or of its configuration, may keep it in the foreground.
+                Certainty.LIKELY if container.typed.env_from else Certainty.CERTAIN,
+            )
+
+
+def ray(target: Target, facts: Facts) -> Findings:
     annotations = target.read(Object).metadata.annotations
     for template in target.templates:
         own = {**annotations, **template.typed.metadata.annotations}.get(_OVERWRITES) == "true"
@@ -73,4 +98,7 @@ def _starts_in_background(command: Command) -> bool:
     )
 
 
-RULE = rule(__name__, check, requires=(PodFeature.COMMAND,))
+RULES = (
+    rule(__name__, daemons, requires=(PodFeature.COMMAND,), name="program-detaches"),
+    rule(__name__, ray, requires=(PodFeature.COMMAND,), name="ray-start-without-block"),
+)
