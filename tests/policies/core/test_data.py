@@ -90,6 +90,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/network/named_by_operators.yaml",
         "policies/probes/preparing_programs.yaml",
         "policies/probes/first_party.yaml",
+        "policies/probes/gated_models.yaml",
         "policies/probes/heavy_commands.yaml",
         "policies/probes/published.yaml",
         "policies/probes/slow_programs.yaml",

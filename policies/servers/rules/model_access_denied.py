@@ -1,0 +1,47 @@
+"""model-access-denied: servers that download a model which needs a token, and have none."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.pods import Container, Role
+from policies.probes.gated_models import is_gated
+from policies.servers.caches import Download, download_of
+
+_TOKEN: Final = re.compile(
+    r"token|secret|password|\bauth\b|login|credential|(?:^|_)key(?:_|$)|hf_endpoint|vault|inject",
+    re.IGNORECASE,
+)
+"""Words in names of variables, options, mounts and annotations that may bring a token, or another hub."""
+
+
+def check(target: Target, facts: Facts) -> Findings:
+    for template in target.templates:
+        if not template.has_own_volumes or any(map(_TOKEN.search, template.typed.metadata.annotations)):
+            continue
+        for container in template.containers(Role.MAIN):
+            found = download_of(template, container, facts)
+            if found is None or not is_gated(found.model) or _may_have_it(template, container, found):
+                continue
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} ({found.server.name}) downloads {found.model}, which Hugging "
+                "Face gives only to users who have accepted its licence. The container has no token, so the "
+                "download fails with status 401 at every start.",
+                "Set HF_TOKEN from a Secret with the token of such a user.",
+            )
+
+
+def _may_have_it(template: PodTemplate, container: Container, found: Download) -> bool:
+    """Whether the container may have a token, or the model."""
+    typed, server = container.typed, found.server
+    if server.has_env_from or server.sources_file or found.mount is not None:
+        return True
+    if any(_TOKEN.search(each.name) for each in typed.env) or _TOKEN.search(" ".join(typed.argv)):
+        return True
+    return any(_TOKEN.search(f"{each.name} {each.mount_path}") for each in typed.volume_mounts)
+
+
+RULE = rule(__name__, check)
