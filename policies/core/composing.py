@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from policies.core.workloads import Composed
+from policies.core.workloads import Composed, CountedDevice
 from policies.kube.field_paths import field_path, maps_at, scopes
 from policies.kube.json import Json, appended, dig, mapping, maps, text
 from policies.kube.quantities import parse_quantity
@@ -52,6 +52,7 @@ OF_A_POD: Final = (
 )
 _MERGE_KEYS: Final = ("mountPath", "containerPort", "name")
 """Fields that identify the elements of a list in a strategic merge."""
+_AMOUNTS: Final = ("requests", "limits")
 _MERGED: Final = frozenset(
     {"containers", "initContainers", "ephemeralContainers", "env", "volumes", "volumeMounts", "ports"}
 )
@@ -184,6 +185,11 @@ class _ComposedPod:
         for paths, holder, place in sources:
             for field, path in paths.items():
                 value = _value(field, _dig(holder, path))
+                if field == "resources" and value is not None and entry.counted is not None:
+                    amounts = {
+                        key: _named(mapping(value, key), entry.counted) for key in _AMOUNTS if key in value
+                    }
+                    value = {**value, **amounts}
                 if value is not None:
                     yield field, f"{place}.{path}", value
         for field, value in (_at(node, entry.main) if entry.main else {}).items():
@@ -219,6 +225,15 @@ def _resources(node: Json, entry: Composed) -> Json:
     if text(device, "name") and device.get("quantity"):
         limits[text(device, "name")] = f"{device['quantity']}"
     return {"requests": requests, "limits": limits} if requests else {}
+
+
+def _named(amounts: Json, device: CountedDevice) -> Json:
+    """Requests or limits with the names of resources as keys."""
+    named = {**amounts, **(mapping(amounts, device.more) if device.more else {})}
+    kind, count = text(named, device.type) if device.type else "", named.get(device.count)
+    for key in (device.count, device.type, device.more):
+        named.pop(key, None)
+    return named if count is None else {**named, kind or device.default: count}
 
 
 _JVM_SIZE: Final = re.compile(r"(\d{1,18})([kmgt]?)b?", re.ASCII | re.IGNORECASE)

@@ -89,6 +89,15 @@ class ClaimUri(Model):
     )
 
 
+class CountedDevice(Model):
+    """How the resources of a composed pod count an extended resource, next to `cpu` and `memory`."""
+
+    count: str = Field(description="key of the number")
+    type: str = Field("", description="key of the name of the resource")
+    default: str = Field(description="its name without that key")
+    more: str = Field("", description="key of a map with further resources")
+
+
 class Composed(Model):
     """A pod whose parts are in fields of the kind. All other paths are relative to `at`."""
 
@@ -115,6 +124,9 @@ class Composed(Model):
     )
     device: str = Field(
         "", description="path of a map with the `name` and `quantity` of an extended resource"
+    )
+    counted: CountedDevice | None = Field(
+        None, description="keys of `requests` and `limits` that are no names of resources"
     )
     name: str = Field("main", description="name of a container that has none")
     base: str = Field("", description="path of a map that is merged under each container")
