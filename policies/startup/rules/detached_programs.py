@@ -18,8 +18,9 @@ _WAITERS: Final = frozenset({"sleep", "tail", "wait"})
 
 def daemons(target: Target, facts: Facts) -> Findings:
     for template in target.templates:
-        if template.completes or template.is_ray:
+        if template.is_ray:
             continue
+        then = "the pod completes without it" if template.completes else "the kubelet restarts it forever"
         for container in template.containers(Role.MAIN):
             if not container.typed.command:
                 continue  # the image's entrypoint may go on after it
@@ -33,7 +34,7 @@ def daemons(target: Target, facts: Facts) -> Findings:
             yield Finding(
                 template.command_path(container),
                 f"Container {container.name} runs {last.name}, which goes to the background and returns. The "
-                "container ends with its script, stops the program, and is restarted again and again.",
+                f"container ends with its script and stops the program, and {then}.",
                 f"Keep {last.name} in the foreground: {advice}.",
                 # A file of variables, or of its configuration, may keep it in the foreground.
                 Certainty.LIKELY if container.typed.env_from else Certainty.CERTAIN,
