@@ -72,6 +72,12 @@ def with_a_log_shipper(objects: list[Json]) -> None:
     for pod in _pods(objects):
         shipper: Json = {"name": "log-shipper", "image": "fluent/fluent-bit:3.1.9", "restartPolicy": "Always"}
         shipper["resources"] = {field: {"cpu": 0, "memory": 0} for field in ("requests", "limits")}
+        shipper["securityContext"] = {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
         pod.setdefault("initContainers", []).insert(0, shipper)
 
 

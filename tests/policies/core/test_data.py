@@ -78,6 +78,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/jobs/shared_memory.yaml",
         "policies/jobs/training_programs.yaml",
         "policies/network/gateways.yaml",
+        "policies/quotas/pod_security.yaml",
         "policies/relations/references.yaml",
         "policies/containers/entrypoints.yaml",
         "policies/disruption/task_workers.yaml",
