@@ -1,4 +1,5 @@
-"""autoscaler-conflict: replicas that two autoscalers set, or an autoscaler and a manifest."""
+"""autoscaler-conflict: replicas that two autoscalers set, or an autoscaler and a manifest, also if Argo CD
+was told to ignore the manifest's."""
 
 from __future__ import annotations
 
@@ -8,17 +9,21 @@ from typing import Final
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autoscaler_of_scaled_object
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import TypedIndex
-from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING
+from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING, GroupKind
+from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.metadata import written
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
 
 Scaled = tuple[str, str, str]
+_APPLICATION: Final = GroupKind("argoproj.io", "Application")
+_RESPECTED: Final = "RespectIgnoreDifferences=true"
 
 
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind in SERVING:
-        yield from _of_manifest(target, facts)
+        out_of_range = list(_of_manifest(target, facts))
+        yield from out_of_range or _ignored_until_a_sync(target, facts)
         return
     autoscalers = facts.objects(HorizontalPodAutoscaler)
     own = _own(target)
@@ -60,6 +65,38 @@ def _of_manifest(target: Target, facts: Facts) -> Findings:
         "kubectl apply edit-last-applied first. Otherwise, the next apply sets it to 1 once.",
         Certainty.LIKELY,
     )
+
+
+def _ignored_until_a_sync(target: Target, facts: Facts) -> Findings:
+    """A finding about replicas that an Application ignores when it compares, and not when it syncs."""
+    replicas = written(target.obj, "spec", "replicas")
+    if facts.whole is None or type(replicas) is not int:
+        return
+    for application in facts.whole.every(_APPLICATION, None):
+        spec = mapping(application, "spec")
+        respected = _RESPECTED in strings(spec, "syncPolicy", "syncOptions")
+        if respected or text(spec, "destination", "namespace") != facts.namespace:
+            continue
+        if any(_is_about_replicas(each, target, facts) for each in maps(spec, "ignoreDifferences")):
+            name = text(application, "metadata", "name")
+            yield Finding(
+                "spec.replicas",
+                f"Argo CD's Application {name} ignores spec.replicas when it compares, but it still applies "
+                f"the field: each sync sets {replicas} again, whatever an autoscaler or a person has set.",
+                f"Remove spec.replicas, or add {_RESPECTED} to the Application's syncOptions.",
+                Certainty.LIKELY,
+            )
+            return
+
+
+def _is_about_replicas(ignored: Json, target: Target, facts: Facts) -> bool:
+    """Whether an entry of `ignoreDifferences` ignores the replicas of the object."""
+    own = {"group": target.kind.group, "kind": target.kind.kind, "name": target.name}
+    own["namespace"] = facts.namespace
+    if any(text(ignored, key) not in ("", "*", value) for key, value in own.items()):
+        return False
+    paths = (*strings(ignored, "jsonPointers"), *strings(ignored, "jqPathExpressions"))
+    return not {"/spec/replicas", ".spec.replicas"}.isdisjoint(paths)
 
 
 def _own(target: Target) -> HorizontalPodAutoscaler | None:
