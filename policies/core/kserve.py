@@ -206,10 +206,15 @@ def _other_containers(spec: Json, origins: dict[str, str], given: Json, predicto
             into.append(each)
 
 
+def makes_deployments(service: Json) -> bool:
+    """Whether KServe makes Deployments of a service, not Knative's. It records the cluster's mode in an
+    annotation of every service."""
+    return annotations_of(service).get(DEPLOYMENT_MODE) in _OF_DEPLOYMENTS
+
+
 def with_own_readiness(obj: Json, spec: Json) -> Json:
-    """A service's pod with the readiness probes that KServe adds to Deployments. KServe records the cluster's
-    mode in an annotation of every service."""
-    if annotations_of(obj).get(DEPLOYMENT_MODE) not in _OF_DEPLOYMENTS:
+    """A service's pod with the readiness probes that KServe adds to Deployments."""
+    if not makes_deployments(obj):
         return spec
     given = spec.get("containers")
     changed = [_ready(each) for each in given] if isinstance(given, list) else given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from policies.core import data
@@ -74,6 +74,15 @@ class Versions(NamedTuple):
     highest: int
 
 
+class Added(NamedTuple):
+    """A container, or what an operator adds as one."""
+
+    name: str
+    path: str
+    """The field that has its fields."""
+    spec: Json
+
+
 class Violation(NamedTuple):
     """A field that a level refuses, or the lack of one."""
 
@@ -111,8 +120,12 @@ def versions(labels: Mapping[str, str], oldest_kubelet: tuple[int, int] | None) 
     return Versions(min(int(match[1]), known), int(match[1]))
 
 
-def violations(template: PodTemplate, level: str, span: Versions) -> Iterator[Violation]:
+def violations(
+    template: PodTemplate, level: str, span: Versions, added: Sequence[Added] = ()
+) -> Iterator[Violation]:
     """What a level refuses in the pods of a template, in the order of the table."""
+    containers = [Added(each.name, template.at(each), each.spec) for each in template.containers()]
+    containers += added
     found: dict[tuple[str, bool], Violation] = {}
     for control in controls():
         if _STRICTNESS[control.level] > _STRICTNESS[level] or control.since > span.lowest:
@@ -121,26 +134,27 @@ def violations(template: PodTemplate, level: str, span: Versions) -> Iterator[Vi
             continue
         if control.user_namespaces <= span.highest and template.spec.get("hostUsers") is False:
             continue
-        for each in _violations(control, template, span.highest):
+        for each in _violations(control, template, containers, span.highest):
             found[each.path, each.is_missing] = each
     yield from found.values()
 
 
-def _violations(control: Control, template: PodTemplate, highest: int) -> Iterator[Violation]:
+def _violations(
+    control: Control, template: PodTemplate, containers: Iterable[Added], highest: int
+) -> Iterator[Violation]:
     in_pod = list(_values(template.spec, control.pod))
     for field, value in in_pod:
         if not control.admits(value, highest):
             yield Violation(f"{template.spec_path}.{field}", field, "", *_wrong(control, value))
     given = any(control.admits(value, highest) for _, value in in_pod)
-    for container in template.containers():
-        own = list(_values(container.spec, control.containers))
+    for name, path, spec in containers:
+        own = list(_values(spec, control.containers))
         for field, value in own:
             if not control.admits(value, highest):
-                path = template.at(container, field)
-                yield Violation(path, field, container.name, *_wrong(control, value))
+                yield Violation(f"{path}.{field}", field, name, *_wrong(control, value))
         if control.required and not own and not given:
             field = control.containers[0]
-            yield Violation(template.at(container, field), field, container.name, control.wanted, True)
+            yield Violation(f"{path}.{field}", field, name, control.wanted, True)
 
 
 def _wrong(control: Control, value: Any) -> tuple[str, bool]:
