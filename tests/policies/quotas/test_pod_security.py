@@ -127,25 +127,24 @@ def test_every_control_says_where_it_is_from() -> None:
     assert all(len(each.containers) == 1 for each in controls() if each.required)
 
 
-def injected() -> Iterable[PodTemplate]:
-    """The example of the puller, compliant before the mutators."""
+def injected(*, by_pod: bool) -> Iterable[PodTemplate]:
+    """The example of the puller, compliant before the mutators; `by_pod`: by fields of the pod if possible."""
     objects = [document.obj for document in read([str(EXAMPLE)])]
     config, cluster = load({}), ManifestCluster(objects, whole=True)
+    for_containers = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    for_both = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     for obj in objects:
         for template in templates(obj):
+            template.spec["securityContext"] = for_both if by_pod else {}
             for container in template.spec["containers"]:
-                drop = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-                container["securityContext"] = drop
-            template.spec["securityContext"] = {
-                "runAsNonRoot": True,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            }
+                container["securityContext"] = for_containers | ({} if by_pod else for_both)
         context = Context.of(obj, "default", config, cluster)
         yield from project(obj, tuple(pod_templates(obj, config.workloads)), context).target.templates
 
 
-def test_what_this_project_injects_meets_restricted() -> None:
-    pods = list(injected())
+@table("by_pod", (True, False))
+def test_what_this_project_injects_meets_restricted(by_pod: bool) -> None:
+    pods = list(injected(by_pod=by_pod))
     names = {container.name for template in pods for container in template.containers()}
     assert any("puller" in name for name in names), names
     assert any("startupProbe" in container.spec for pod in pods for container in pod.containers())
