@@ -1,4 +1,5 @@
-"""init-waits-on-job: init containers that wait for a Job that is deleted, or deployed only after them."""
+"""init-waits-on-job: init containers that wait for a Job that is deleted, or deployed only after them, and
+servers that are not ready before such a Job."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Final
 
 from policies.commands import CommandSummary
 from policies.containers.commands import container_command
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.data import load_list, table
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
@@ -15,7 +16,7 @@ from policies.kube.group_kinds import JOB, SERVING
 from policies.kube.json import Json, text
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.pods import ContainerSpec, PodSpec
 from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Role
@@ -33,7 +34,9 @@ class Migration(Model):
     """An entry of the table migrations.yaml."""
 
     waits: str = Field(description="the command that waits for it, and fails if it does not come")
-    done_by: tuple[str, ...] = Field(min_length=1, description="the commands that do it")
+    server: bool = Field(False, description="whether that is a server, which is not ready before")
+    path: str = Field("", description="of its readinessProbe by HTTP that fails before; empty: each one")
+    done_by: tuple[str, ...] = Field(min_length=1, description="the commands or values that do it")
     source: str = Field(description="where this is from")
 
 
@@ -61,25 +64,52 @@ def check(target: Target, facts: Facts) -> Findings:
                         _HINT_LATE if late else _HINT_LOST,
                         Certainty.LIKELY if late else Certainty.CERTAIN,
                     )
-            for job, late in _late_migrations(waiting, summary, facts, cluster):
+            for job, late in _late_migrations(waiting, _waited_for(summary), facts, cluster):
                 yield Finding(
                     path,
                     f"Init container {container.name} waits for the migration of Job {job.name}, {late}",
                     _HINT_LATE,
                     Certainty.LIKELY,
                 )
+        for container in () if template.completes else template.containers(Role.MAIN):
+            migrations = _delaying(container.typed)
+            for job, late in _late_migrations(waiting, migrations, facts, cluster):
+                yield Finding(
+                    template.at(container, "readinessProbe"),
+                    f"Container {container.name} is not ready before Job {job.name} has ended, {late}",
+                    _HINT_BESIDE,
+                    Certainty.LIKELY,
+                )
+
+
+def _waited_for(summary: CommandSummary) -> list[Migration]:
+    """The migrations for which a command waits, at its end or in a loop."""
+    looped = any(not loop.bounded for loop in summary.loops)
+    waiting = [" ".join(each.argv) for each in summary.commands[0 if looped else -1 :]]
+    return [
+        each
+        for each in _migrations()
+        if not each.server and any(_runs(words, each.waits) for words in waiting)
+    ]
+
+
+def _delaying(container: ContainerSpec) -> list[Migration]:
+    """The migrations before which a server is not ready."""
+    probe = container.readiness_probe
+    if probe is None:
+        return []
+    path, words = "" if probe.http_get is None else probe.http_get.path, _words_of(container)
+    return [
+        each for each in _migrations() if each.server and each.path in ("", path) and _runs(words, each.waits)
+    ]
 
 
 def _late_migrations(
-    waiting: Object, summary: CommandSummary, facts: Facts, cluster: WholeObjects
+    waiting: Object, migrations: list[Migration], facts: Facts, cluster: WholeObjects
 ) -> Iterator[tuple[Job, str]]:
-    """The Job that does a migration for which a command waits, at its end or in a loop, if nothing else does
-    it, and why it starts too late. Of several workloads that wait for it, the first by name reports it."""
-    looped = any(not loop.bounded for loop in summary.loops)
-    waiting_for = [" ".join(each.argv) for each in summary.commands[0 if looped else -1 :]]
-    for migration in _migrations():
-        if not any(_runs(words, migration.waits) for words in waiting_for):
-            continue
+    """The Job that does a migration, if nothing else does it, and why it starts too late. Of several
+    workloads that wait for it, the first by name reports it."""
+    for migration in migrations:
         waits, doing = facts.cache.once_for(migration.waits, _around, migration, facts.namespace, cluster)
         if waiting.name != min(waits, default="") or len(doing) != 1:
             continue
@@ -110,13 +140,19 @@ def _words(workload: Json) -> str:
     """The words of all commands of a workload's pods."""
     found = readable(workload, Replicated)
     pod = PodSpec() if found is None else found.spec.template.spec
-    return " ".join(word for each in (*pod.init_containers, *pod.containers) for word in each.argv)
+    return " ".join(map(_words_of, (*pod.init_containers, *pod.containers)))
+
+
+def _words_of(container: ContainerSpec) -> str:
+    """The words of a container's command, and the values of its variables."""
+    return " ".join((*container.argv, *(each.value for each in container.env)))
 
 
 _HINT_LOST: Final = (
     "Wait for the Job's result instead, such as the database's schema, or do its work in the init "
     "container. Or keep the Job from being deleted."
 )
+_HINT_BESIDE: Final = "Make the Job no hook, so that it runs next to the pods."
 _HINT_LATE: Final = "Make the Job a hook that runs earlier (pre-install, PreSync), or no hook at all."
 
 
@@ -176,4 +212,4 @@ def _operands(words: tuple[str, ...]) -> Iterator[str]:
             yield words[index + 1]
 
 
-RULE = rule(__name__, check, requires=(PodFeature.INIT,))
+RULE = rule(__name__, check)
