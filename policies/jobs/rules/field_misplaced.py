@@ -10,6 +10,7 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import First, known_lifecycles
 from policies.core.runs import Run, runs_in
+from policies.jobs.tekton_claims import claims_of_one_task
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
@@ -46,6 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _without_name(target, run)
         yield from _behind_another(target, run)
         yield from _of_two_versions(target, run)
+    yield from claims_of_one_task(target, facts)
 
 
 def _refused(run: Run) -> Findings:
