@@ -79,6 +79,8 @@ class ScriptLoop(Struct, frozen=True):
     """The maximum number of rounds, if the text sets one."""
     background: bool = False
     """The script goes on without waiting for its end."""
+    endless: bool = False
+    """It is a `while true` without an exit, on which the script always waits."""
 
 
 @dataclass(frozen=True, slots=True)

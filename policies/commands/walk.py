@@ -92,7 +92,7 @@ class Walk(ABC):
         self.conditions = 0
         """The number of conditions on which the current position depends."""
         self.seconds = 0.0
-        self.bounds: dict[int, tuple[syntax.Loop, bool, int | None]] = {}
+        self.bounds: dict[int, tuple[syntax.Loop, bool, int | None, bool]] = {}
         self.substitution_seconds = 0.0
         """Seconds of the substitutions in the words being expanded."""
         self.writes_hosts_file = False
@@ -248,7 +248,7 @@ class Walk(ABC):
 
     def loop(self, node: syntax.Loop) -> float:
         first = len(self.commands)
-        ends, count = self._bound(node)
+        ends, count, endless = self._bound(node)
         words = [field for word in node.words or () for field in self.scope.fields(word)]
         before, self.substitution_seconds = self.substitution_seconds, 0.0
         with self.scope.branch():
@@ -256,7 +256,7 @@ class Walk(ABC):
                 self.scope.assign(node.variable, self._loop_value(node, words[:MAX_LISTED]))
             once = self.script(node.condition) if node.condition is not None else 0.0
             once += self.script(node.body)
-        if self.conditions and is_endless(node, self.budget):
+        if self.conditions and endless:
             self.conditions += 1  # until the end, as in `run`
         inside = self.commands[first:]
         self.budget.spend(len(inside))
@@ -267,17 +267,20 @@ class Walk(ABC):
                 hosts=tuple(host for command in inside for host in command.hosts),
                 count=count,
                 background=self.background,
+                endless=endless and not (self.background or self.conditions or self.timeouts),
             )
         )
         return before + looped(once, count, ends=ends)
 
-    def _bound(self, node: syntax.Loop) -> tuple[bool, int | None]:
-        """Whether the loop ends, and after how many rounds. Functions may run it many times."""
+    def _bound(self, node: syntax.Loop) -> tuple[bool, int | None, bool]:
+        """Whether the loop ends, after how many rounds, and whether it never ends. Functions may run it many
+        times."""
         known = self.bounds.get(id(node))
         if known is None:
             ends = is_bounded(node, self.budget)
             # The node is kept, so that no other node gets its id.
-            known = self.bounds[id(node)] = (node, ends, rounds(node, self.budget) if ends else None)
+            count = rounds(node, self.budget) if ends else None
+            known = self.bounds[id(node)] = (node, ends, count, is_endless(node, self.budget))
         return known[1:]
 
     def _loop_value(self, node: syntax.Loop, words: list[str]) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from policies.commands import SHELLS, is_python
+from policies.containers.commands import command_without_pod
 from policies.containers.programs import Program, started
 from policies.containers.sidecars import never_ending
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import role_of, succeeds_without
 from policies.core.settings import Thresholds
+from policies.jobs.jobs import has_label
 from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -20,6 +22,12 @@ from policies.probes.serving import recognised
 _AS_SIDECAR: Final = "restartPolicy: Always"
 """Makes a sidecar only of an init container. An ordinary container with it is refused by default before
 Kubernetes 1.35, and later restarted whenever it ends (`ContainerRestartRules` in pkg/features)."""
+_TASKS: Final = {"kubernetes_pod_operator=True": "task of Airflow"}
+"""Labels of pods for whose end the program waits that created them, and its name. `await_pod_completion` in
+airflow/providers/cncf/kubernetes/utils/pod_manager.py waits so unless the pod has Istio's proxy."""
+_LOOP: Final = "a loop without an end"
+_UNSURE: Final = frozenset({_AS_SIDECAR, _LOOP, *_TASKS.values()})
+"""Programs that a newer Kubernetes or a part of the script may end, and those who may not wait."""
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
@@ -33,10 +41,14 @@ _ENDS: Final = re.compile(
 def _waiting(target: Target, template: PodTemplate) -> str:
     """The kind that completes only after all main containers of the pod have ended; empty if none does."""
     owner = template.view.owner
-    if owner is not None and succeeds_without(target, template):
+    if owner is None:
+        labels = template.typed.metadata.labels
+        names = (name for label, name in _TASKS.items() if has_label(labels, (label,)))
+        return "" if any(each.name == "istio-proxy" for each in template.containers()) else next(names, "")
+    if succeeds_without(target, template):
         return ""
-    if owner is None or owner.kind == JOB.kind:
-        return "" if owner is None else owner.kind
+    if owner.kind == JOB.kind:
+        return owner.kind
     if not any(life.every_container for life in known_lifecycles().get(owner.group_kind, ())):
         return ""
     role = role_of(target.obj, template)
@@ -70,7 +82,7 @@ def _findings(
                     f"Container {each.name} {why(known[each.name], kind)}",
                     "Make it a native sidecar: move it to initContainers and set restartPolicy: Always.",
                     Certainty.LIKELY
-                    if stopped or known[each.name] == _AS_SIDECAR or _may_end(each)
+                    if stopped or known[each.name] in _UNSURE or _may_end(each) or kind in _UNSURE
                     else Certainty.CERTAIN,
                 )
 
@@ -126,11 +138,14 @@ def sidecars(target: Target, facts: Facts) -> Findings:
 
 
 def _follows(container: Container) -> str | None:
-    """The command of a container whose last program never ends: it follows a file, or sleeps."""
+    """The command of a container whose last program never ends: it follows a file, sleeps, or repeats its
+    work."""
     every = started(container)
     last = every.all[-1] if every.complete and every.all else ()
     if "timeout" in " ".join(container.typed.argv):
         return None
+    if every.complete and _repeats(container):
+        return _LOOP
     if last[:1] == ("sleep",) and last[1:] in _ALWAYS:
         return " ".join(last)
     if last[:1] == ("tail",) and any(map(_FOLLOW.match, last)) and not any("--pid" in word for word in last):
@@ -138,6 +153,18 @@ def _follows(container: Container) -> str | None:
     return None
 
 
+def _repeats(container: Container) -> bool:
+    """Whether a script waits for a loop without an end, and has no word that may end it from within."""
+    words = " ".join(container.typed.argv)
+    return (
+        any(loop.endless for loop in command_without_pod(container).loops)
+        and _ENDS.search(words) is None
+        and _ENDS_LOOP.search(words) is None
+    )
+
+
+_ENDS_LOOP: Final = re.compile(r"\bkillall\b|\bset -\w*e|sh -\w*e|\berrexit\b|\bexec\b|(?<!\|)\|(?!\|)")
+"""`set -e`, another program in place of the shell, or a pipe whose reader ends."""
 _ALWAYS: Final = (("infinity",), ("inf",))
 _FOLLOW: Final = re.compile(r"-[a-zA-Z0-9+]*[fF]|--follow")
 

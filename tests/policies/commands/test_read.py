@@ -89,6 +89,22 @@ def test_loops(script: str, bounded: bool, count: int | None) -> None:
     assert loop.hosts
 
 
+@pytest.mark.parametrize(
+    ("script", "endless"),
+    [
+        ("while true; do date; sleep 1; done", True),
+        ("f() { while :; do date; done; }; f", True),
+        ("while true; do date || exit 1; done", False),
+        ("while ! nc -z db 80; do sleep 1; done", False),
+        ("while true; do date; done & wait", False),
+        ("[ -f x ] && while true; do date; done", False),
+        ("timeout 60 sh -c 'while true; do date; done'", False),
+    ],
+)
+def test_which_loops_a_script_always_runs_forever(script: str, endless: bool) -> None:
+    assert [loop.endless for loop in sh(script).loops] == [endless]
+
+
 def test_a_python_loop_that_never_ends() -> None:
     code = (
         "import time, socket\nwhile True:\n"
