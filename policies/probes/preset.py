@@ -312,6 +312,14 @@ class AnsweredHosts(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class Lacking(Model):
+    """The programs of health checks that a server's own images lack, by their Dockerfiles."""
+
+    programs: tuple[str, ...] = Field(min_length=1)
+    unless_tag: tuple[str, ...] = Field((), description="parts of the tags of images that may have them")
+    source: str
+
+
 class Preset(Model):
     """One kind of model server. In the settings every field is optional: an omitted field keeps its value."""
 
@@ -358,6 +366,7 @@ class Preset(Model):
         (),
         description="programs that all its images contain, such as `sh`: a probe may run them",
     )
+    lacks: Lacking | None = Field(None, description="the programs that its images lack")
     operands: tuple[str, ...] = Field(
         (),
         description="words that its images take as the first argument if they start the server, such as "
