@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from policies.core.facts import Facts, WholeObjects
 from policies.core.listing import Listing
@@ -24,7 +25,7 @@ from policies.core.target import PodTemplate, Target
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import LEADER_WORKER_SET, REPLICA_SET, SERVING
 from policies.kube.json import mapping
-from policies.kube.names import plural
+from policies.kube.names import listed, plural
 from policies.kube.objects.limits import ResourceQuota, ScopeRequirement
 from policies.kube.objects.metadata import Object, Requirement
 from policies.kube.objects.placement import PodAffinity
@@ -32,7 +33,7 @@ from policies.kube.objects.pods import PodSpec
 from policies.kube.objects.queues import QUEUE_NAME, ClusterQueue, LocalQueue
 from policies.kube.objects.reading import WrongTypeError
 from policies.kube.objects.workloads import NO_STATUS, Replicated
-from policies.kube.pods import Container
+from policies.kube.pods import Container, containers
 from policies.quotas.limit_ranges import (
     NO_DEFAULTS,
     Amounts,
@@ -202,6 +203,8 @@ class Room(Struct, frozen=True):
     used: Decimal
     """The amount that other pods use."""
     per_replica: Decimal
+    injected: tuple[str, Decimal] = ("", Decimal(0))
+    """The containers that the webhook adds to each replica, and their part of it."""
 
     @property
     def replicas(self) -> Decimal:
@@ -213,6 +216,16 @@ class Room(Struct, frozen=True):
         return formatted(self.resource, amount)
 
     @property
+    def each(self) -> str:
+        """The amount of one replica, with the part of injected containers."""
+        return f"{self.amount(self.per_replica)}{self._share}"
+
+    @property
+    def _share(self) -> str:
+        who, part = self.injected
+        return f", {self.amount(part)} of it for the injected container {who}" if part else ""
+
+    @property
     def limit(self) -> str:
         """The quota's limit of the resource: `8 requests.cpu`."""
         return f"{self.amount(self.hard)} {self.resource}"
@@ -222,7 +235,7 @@ class Room(Struct, frozen=True):
         """How many replicas fit, and why, as the start of a sentence."""
         fits = int(self.replicas)
         is_count = self.resource in ("pods", "count/pods") and self.per_replica == 1
-        each = "" if is_count else f", {self.amount(self.per_replica)} each"
+        each = "" if is_count else f", {self.amount(self.per_replica)} each{self._share}"
         return f"ResourceQuota {self.quota} has room for {plural(fits, 'such replica')} ({self.limit}{each})"
 
 
@@ -242,12 +255,32 @@ class QuotaMatch(Struct, frozen=True):
         """How many replicas fit if other pods use these amounts; None if the quota does not limit them.
         Raises ValueError."""
         name, used = self.quota.name, used or {}
+        who, without = self._injected()
         rooms = [
-            Room(name, resource, hard, used.get(resource, Decimal(0)), self.usage[resource])
+            Room(
+                name,
+                resource,
+                hard,
+                used.get(resource, Decimal(0)),
+                self.usage[resource],
+                (who, self.usage[resource] - without.get(resource, Decimal(0))),
+            )
             for resource, hard in amounts(self.quota.spec.hard).items()
             if self.usage.get(resource)
         ]
         return min(rooms, key=lambda room: room.replicas, default=None)
+
+    def _injected(self) -> tuple[str, Amounts]:
+        """The containers that are not in the workload, and the resources of one replica without them."""
+        names: dict[str, None] = {}
+        written = []
+        for template, pods in zip(self.templates, self.pods, strict=True):
+            own = {each.name for each in containers(template.unprojected)}
+            added = [each.container.name for each in pods.containers if each.container.name not in own]
+            names.update(dict.fromkeys(added))
+            kept = tuple(each for each in pods.containers if each.container.name in own)
+            written.append(replace(pods, containers=kept).usage)
+        return listed(list(names)), _sum(written) if names else self.usage
 
 
 def quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:

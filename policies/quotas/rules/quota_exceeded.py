@@ -66,11 +66,11 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         yield Finding(
             _resources(each.templates[0]),
             f"ResourceQuota {name} allows {room.limit}, but the {count} pods of this {target.kind.kind} "
-            f"take {room.amount(room.per_replica)}. {then}"
+            f"take {room.each}. {then}"
             if group
             else (
                 f"ResourceQuota {name} allows {room.limit}, but one replica takes "
-                f"{room.amount(room.per_replica)}. No replica ever runs."
+                f"{room.each}. No replica ever runs."
             ),
             "Request less, or raise the quota.",
             Certainty.CERTAIN if waits else Certainty.LIKELY,
@@ -97,7 +97,7 @@ def _next_to_others(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         part = "a replica" if target.kind in REPLICATED else f"this {target.kind.kind}"
         why = (
             f"{others} {room.amount(room.used)} of the {room.limit} that ResourceQuota {room.quota} allows, "
-            f"and {part} takes {room.amount(room.per_replica)}"
+            f"and {part} takes {room.each}"
         )
         yield _short(target, each, room, why, Certainty.LIKELY)
 
@@ -115,7 +115,7 @@ def _next_to_groups(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
         yield Finding(
             _resources(each.templates[0]),
             f"ResourceQuota {room.quota} allows {room.limit}. {who} takes {room.amount(room.used)}, "
-            f"and this {target.kind.kind} takes {room.amount(room.per_replica)}. If both start, each "
+            f"and this {target.kind.kind} takes {room.each}. If both start, each "
             "may get only some of its pods, which wait for the rest.",
             "Admit them as groups with a Kueue queue or another gang scheduler, or raise the quota.",
             Certainty.LIKELY,

@@ -52,7 +52,7 @@ def _finding(target: Target, each: QuotaMatch, facts: Facts) -> Finding | None:
         return None
     full = (
         f"ResourceQuota {room.quota} has {room.amount(room.used)} of {room.limit} in use now, "
-        f"and one more replica takes {room.amount(room.per_replica)}"
+        f"and one more replica takes {room.each}"
     )
     return _stuck(target, each.update, full, Certainty.LIKELY)
 
@@ -65,7 +65,7 @@ def _among_manifests(target: Target, each: QuotaMatch, facts: Facts) -> Finding 
         return None
     full = (
         f"ResourceQuota {room.quota} allows {room.limit}. The other workloads of this set take "
-        f"{room.amount(room.used)}, and each replica takes {room.amount(room.per_replica)}, "
+        f"{room.amount(room.used)}, and each replica takes {room.each}, "
         "so one more does not fit"
     )
     return _stuck(target, each.update, full, Certainty.LIKELY)
