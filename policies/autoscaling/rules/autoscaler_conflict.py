@@ -30,14 +30,20 @@ def check(target: Target, facts: Facts) -> Findings:
     if autoscalers is None or own is None:
         return
     scaled = _scaled(own)
-    others = {each.name: each for each in autoscalers.by(_BY_TARGET, scaled) if each.name != own.name}
-    if others and scaled[2]:
+    others = [each for each in autoscalers.by(_BY_TARGET, scaled) if each.name != own.name]
+    first = min(others, key=_precedence, default=None)
+    # One edit is right for both. Of a manifest and an autoscaler in the cluster, the manifest has it.
+    if first is not None and scaled[2] and _precedence(own) < _precedence(first):
         yield Finding(
             "spec.scaleTargetRef",
-            f"{others[min(others)].title} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
+            f"{first.title} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
             "other's changes, and the number of replicas goes up and down.",
             "Keep one autoscaler and give it the metrics of both.",
         )
+
+
+def _precedence(autoscaler: HorizontalPodAutoscaler) -> tuple[bool, str]:
+    return bool(autoscaler.metadata.uid), autoscaler.title
 
 
 def _of_manifest(target: Target, facts: Facts) -> Findings:
