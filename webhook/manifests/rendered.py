@@ -27,6 +27,9 @@ MOST_BUILDS: Final = 100
 """Directories that one command builds."""
 SECONDS: Final = 30
 """The longest time to build one directory."""
+_RELEASE: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,51}[a-z0-9])?")
+"""A name that Helm accepts for a release, of at most 53 characters:
+https://github.com/helm/helm/blob/v3.22.0/pkg/chartutil/validate_name.go"""
 _NEWER: Final = "chart requires kubeVersion"
 """In helm's error about a chart for a newer Kubernetes than the one that it assumes."""
 _LOGGED: Final = re.compile(r'^E\d.*?\berr=(?:"|<(?: |$))')
@@ -148,12 +151,17 @@ def sources(directory: Path, values: Iterable[str] = ()) -> list[RenderedSource]
 def _charts(directory: Path, flags: Iterable[str]) -> Iterator[RenderedSource]:
     roots = {file.parent for file in visible(directory, (CHART,))}
     roots -= {root for root in roots if _is_subchart(root, roots)}
-    for root in sorted(roots):
+    charts = {root: loaded(root / CHART) for root in sorted(roots)}
+    several = sum(text(chart, "type") != "library" for chart in charts.values()) > 1
+    for root, chart in charts.items():
         files = frozenset(
             file for file in root.rglob("*") if file.is_file() and _chart_of(file, roots) == root
         )
-        command = ("helm", "template", "release", str(root), *flags)
-        library = text(loaded(root / CHART), "type") == "library"
+        # Two releases of one name would share the objects whose names begin with it.
+        name = text(chart, "name")
+        release = name if several and _RELEASE.fullmatch(name) else "release"
+        command = ("helm", "template", release, str(root), *flags)
+        library = text(chart, "type") == "library"
         yield RenderedSource(root / CHART, () if library else (command,), files, files)
 
 

@@ -110,6 +110,14 @@ def test_the_other_program_builds_too(tree: Path, tools: Path) -> None:
     assert f"(helm is not installed); render it and pipe it: helm template release {tree}/chart" in problem
 
 
+def test_several_charts_are_releases_of_several_names(tree: Path) -> None:
+    put(tree, {"store/Chart.yaml": "name: store\n", "Odd/Chart.yaml": "name: Odd_Name\n"})
+    charts = {each.file.parent.name: each.tools[0][2] for each in sources(tree) if each.tools}
+    assert charts["store"] == "store"
+    assert charts["chart"] == "api"
+    assert charts["Odd"] == "release"
+
+
 @pytest.mark.usefixtures("tools")
 def test_what_cannot_be_built_is_named_with_the_command(tree: Path) -> None:
     read, problems = names(tree, build=True)
