@@ -263,6 +263,12 @@ class Recogniser:
                 self._recognised.put(key, known, size + sum(len(name) for _, name in ports))
         return known[0]
 
+    def own_preset(self, container: Container) -> Preset | None:
+        """The preset of the server whose own image a container has, whatever it runs."""
+        by_image = self._of_image(container)
+        preset = by_image.presets.get(by_image.best or "")
+        return preset if preset is not None and by_image.is_own(preset) else None
+
     def is_infrastructure(self, container: Container) -> bool:
         """Whether a container is a known proxy, log shipper or exporter, and so never a server."""
         return container.cache.once(self._is_infrastructure, container)

@@ -17,6 +17,7 @@ from policies.core.services import selecting
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
+from policies.probes.preset import Preset
 from policies.probes.recognition import GroupRole, Recogniser, Server, is_idle
 from policies.probes.standard_probes_settings import StandardProbes
 
@@ -58,6 +59,11 @@ def is_kuberay_container(pod: PodView, container: Container) -> bool:
 def recognised(container: Container, facts: Facts) -> Server | None:
     """The model server in a container, by the presets in force."""
     return facts.settings(StandardProbes).recogniser.server(container)
+
+
+def own_preset(container: Container, facts: Facts) -> Preset | None:
+    """The preset of the server whose own image a container has, whatever it runs."""
+    return facts.settings(StandardProbes).recogniser.own_preset(container)
 
 
 def is_infrastructure(container: Container, facts: Facts) -> bool:

@@ -6,6 +6,7 @@
 | whether it waits for pods of its own workload | `peers` |
 | which programs a package no longer has | `removed_programs` |
 | which programs go to the background | `daemons` |
+| which programs a known image lacks | `missing_programs` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
 `policies.kube`, `policies.probes`.

@@ -1,5 +1,5 @@
 """shell-ignores-words: words after the script of `sh -c` that the script does not use, commands that do not
-begin with a program, and probes by a program that the server's image lacks."""
+begin with a program, and probes and waits by a program that the image lacks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from policies.commands import SHELLS, shell_operands
-from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.data_directories import is_below
-from policies.kube.images import repository_and_tag
 from policies.kube.pods import Container
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, ContainerProbe, probes
-from policies.probes.serving import recognised
+from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
+from policies.startup.missing_programs import endless_waits, missing_in_probe
 
 _PARAMETERS: Final = re.compile(
     r"\$\{?[!#]?[0-9@*#]|\b(?:shift|getopts|source|eval)\b|(?:^|[\s;&|(])\.\s"
@@ -42,9 +39,6 @@ _FAILS: Final = {
     STARTUP: "the kubelet restarts the container again and again",
 }
 """What happens if a shell does not find the program: its exit status is 127."""
-_PASS_ON: Final = frozenset({"grep", "test", "[", "exit"})
-"""Programs next to a missing one that do not make a probe pass."""
-_PATH: Final = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -67,8 +61,16 @@ def check(target: Target, facts: Facts) -> Findings:
                         f"({_shown(' '.join(further))}) are its parameters, which it doesn't use.",
                         "Write the whole script as one word, or leave out the shell.",
                     )
+        for container, missing in endless_waits(template, facts):
+            yield Finding(
+                template.command_path(container),
+                f"Container {container.name} waits until {missing} succeeds, which {container.image} doesn't "
+                "contain. The shell doesn't find it in any round, and the loop never ends.",
+                f"Wait with a program of the image, or use an image with {missing}.",
+                Certainty.LIKELY,
+            )
     for probe in probes(target, LIVENESS, READINESS, STARTUP):
-        if missing := _missing_program(probe, facts):
+        if missing := missing_in_probe(probe, facts):
             words = () if probe.typed.exec is None else probe.typed.exec.command
             then = _FAILS if posixpath.basename(words[0]) != missing else _NOT_RUN
             yield Finding(
@@ -78,38 +80,6 @@ def check(target: Target, facts: Facts) -> Findings:
                 "Use httpGet, which needs no program in the image.",
                 Certainty.LIKELY,
             )
-
-
-def _missing_program(probe: ContainerProbe, facts: Facts) -> str:
-    """The program that a probe needs and the server's own image lacks; empty without one."""
-    server, image = recognised(probe.container, facts), probe.container.image
-    lacking = None if server is None or not server.own_image else server.preset.lacks
-    if (
-        lacking is None
-        or "@" in image
-        or any(each in repository_and_tag(image)[1] for each in lacking.unless_tag)
-    ):
-        return ""
-    commands = [each for each in probe.command.commands if each.name not in SHELLS]
-    missing = [each.name for each in commands if each.name in lacking.programs]
-    others = {each.name for each in commands} - {*missing, *_PASS_ON}
-    if not missing or others or not probe.command.complete or _may_bring(probe, missing):
-        return ""
-    passes = any(each.forgiven or each.argv[:2] == ("exit", "0") for each in commands)
-    return "" if passes else missing[0]
-
-
-def _may_bring(probe: ContainerProbe, programs: Sequence[str]) -> bool:
-    """Whether the container may install one of these programs, or a volume may contain it."""
-    typed, started = probe.container.typed, container_command(probe.template, probe.container)
-    words = (word for each in started.commands for word in each.argv)
-    mounted = (mount.mount_path for mount in typed.volume_mounts)
-    return (
-        not started.complete
-        or any(program in word for word in words for program in programs)
-        or any(is_below(path, each) or is_below(each, path) for path in mounted for each in _PATH)
-        or any(each.name == "PATH" for each in typed.env)
-    )
 
 
 def _no_program(word: str) -> tuple[str, str] | None:
