@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.kube.group_kinds import STATEFUL_SET
+from policies.containers.commands import container_command
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.pod_templates import pod_templates
+from policies.core.services import selecting
+from policies.core.workloads import known_workloads
+from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, STATEFUL_SET
+from policies.kube.json import Json, text
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import in_decimal
+from policies.probes.server_facts import Pulls
 from policies.servers.caches import Download, download_of, user_of
 
 _LARGE: Final = 10 * 10**9
@@ -26,7 +32,56 @@ def check(target: Target, facts: Facts) -> Findings:
             found = download_of(template, container, facts)
             if found is None or (found.cache.in_home and not found.moved and user_of(template, container)):
                 continue  # another user has another home directory, which only the image knows
-            yield from _lost(target, template, container, found)
+            lost = list(_lost(target, template, container, found))
+            yield from lost or _filled_once(template, container, found, facts)
+
+
+def _filled_once(template: PodTemplate, container: Container, found: Download, facts: Facts) -> Findings:
+    """A finding about models that only a Job downloads, so that the next pod has none."""
+    pulls, whole = found.server.preset.pulls, facts.whole
+    ephemeral = found.mount is None or (found.volume is not None and found.volume.empty_dir is not None)
+    if pulls is None or whole is None or not whole.of_files or not ephemeral:
+        return
+    words = (*pulls.commands, *pulls.paths)
+    further = (*whole.every(DEPLOYMENT, facts.namespace), *whole.every(STATEFUL_SET, facts.namespace))
+    others = (template.pod, *further, *whole.every(CRON_JOB, facts.namespace))
+    if any(word in str(other) for other in others for word in words):
+        return  # it may download them again
+    services = {each.name for each in selecting(template.typed.metadata.labels, facts)}
+    for job in whole.every(JOB, facts.namespace):
+        if not whole.apart(job) and _pulls_by(job, pulls, services):
+            where = f"on the emptyDir {found.volume.name}" if found.volume is not None else "without a volume"
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} ({found.server.name}) keeps its models {where}, and Job "
+                f"{text(job, 'metadata', 'name')} downloads them only once. The next pod has none, and its "
+                "requests fail until somebody runs the Job again.",
+                f"Mount a claim at {found.directory}.",
+                Certainty.LIKELY,
+            )
+            return
+
+
+_JOBS: Final = {each.group_kind: each for each in known_workloads() if each.group_kind == JOB}
+_HOST: Final = re.compile(r"(?:\w+://)?([a-z0-9-]+)")
+"""The host in a variable such as OLLAMA_HOST, up to the first dot."""
+
+
+def _pulls_by(job: Json, pulls: Pulls, services: set[str]) -> bool:
+    """Whether a Job has one of these Services download a model."""
+    for template in pod_templates(job, _JOBS):
+        for container in template.containers():
+            commands = container_command(template, container).commands
+            if any(
+                " ".join((each.name, *each.argv[1:2])) in pulls.commands
+                or (each.hosts and any(path in word for path in pulls.paths for word in each.argv))
+                for each in commands
+            ):
+                asked = {host.name.partition(".")[0] for each in commands for host in each.hosts}
+                values = (each.value or "" for each in container.typed.env if each.name.endswith("_HOST"))
+                asked.update(found[1] for value in values if (found := _HOST.match(value)))
+                return not asked.isdisjoint(services)
+    return False
 
 
 def _lost(target: Target, template: PodTemplate, container: Container, found: Download) -> Findings:
