@@ -10,13 +10,13 @@ from msgspec import Struct
 from policies.core.contracts import Facts, Target
 from policies.core.listing import Index, TypedIndex
 from policies.core.volumes import keeps_others_waiting
-from policies.kube.group_kinds import POD
+from policies.kube.group_kinds import DAEMON_SET, POD
 from policies.kube.json import Json
 from policies.kube.objects.nodes import HOSTNAME, only_node, pinned_to_one_node
 from policies.kube.objects.pods import Pod, PodSpec
 from policies.kube.objects.reading import read, readable
 from policies.kube.objects.storage import PersistentVolumeClaim
-from policies.kube.objects.workloads import Replicated
+from policies.kube.objects.workloads import PodController, Replicated
 from policies.rollouts.rollouts import minimum_of
 
 
@@ -58,6 +58,9 @@ def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
         if other.name != target.name and minimum_of(other, facts):
             exists = bool(other.metadata.uid)
             yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec, exists)
+    for daemon in facts.whole.typed(DAEMON_SET, facts.namespace, PodController):
+        if daemon.name != target.name and claim in _claims_mounted(daemon.spec.template.spec):
+            yield ClaimUser(f"DaemonSet {daemon.name}", daemon.spec.template.spec, bool(daemon.metadata.uid))
     for obj in facts.whole.other_pods(facts.namespace).by(_PODS_BY_CLAIM)[claim]:
         single = read(obj, Pod)
         if (POD, single.name) != (target.kind, target.name):
