@@ -316,6 +316,7 @@ class Lacking(Model):
     """The programs of health checks that a server's own images lack, by their Dockerfiles."""
 
     programs: tuple[str, ...] = Field(min_length=1)
+    since: str = Field("", description="the first version that lacks them; empty: all")
     unless_tag: tuple[str, ...] = Field((), description="parts of the tags of images that may have them")
     source: str
 

@@ -14,6 +14,7 @@ from policies.core.target import PodTemplate
 from policies.kube.images import repository_and_tag
 from policies.kube.pods import Container, Role
 from policies.probes.probe import ContainerProbe
+from policies.probes.recognition import release
 from policies.probes.serving import own_preset
 
 _PASS_ON: Final = frozenset({"grep", "test", "[", "exit"})
@@ -50,12 +51,11 @@ def _lacking(template: PodTemplate, container: Container, facts: Facts) -> froze
     """The programs that a container certainly lacks: those of its image, unless it may install them, or a
     volume may contain them."""
     preset, image = own_preset(container, facts), container.image
-    lacks = None if preset is None else preset.lacks
-    if (
-        lacks is None
-        or "@" in image
-        or any(each in repository_and_tag(image)[1] for each in lacks.unless_tag)
-    ):
+    lacks, tag = None if preset is None else preset.lacks, repository_and_tag(image)[1]
+    if lacks is None or "@" in image or any(each in tag for each in lacks.unless_tag):
+        return frozenset()
+    version = release(tag)
+    if lacks.since and (version < release(lacks.since) if version else any(map(str.isdigit, tag))):
         return frozenset()
     typed, started = container.typed, container_command(template, container)
     other = (each for each in started.commands if each.name not in SHELLS and each.name not in lacks.programs)
