@@ -587,7 +587,7 @@ def release(tag: str) -> tuple[int, ...]:
 def is_since(server: Server, container: Container, since: str) -> bool:
     """Whether a server has at least this version, by the tag of its image. Without a number in the tag, the
     next start runs the newest version."""
-    if not server.own_image or "@" in container.image:
+    if not (server.own_image or server.version) or "@" in container.image:
         return False
     if server.version:
         return server.version >= release(since)

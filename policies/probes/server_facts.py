@@ -189,6 +189,15 @@ class LinkVariable(Model):
     name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*_PORT$", description="its name, such as VLLM_PORT")
     with_env: tuple[str, ...] = Field((), description="variables without which it does not read this one")
     unless_flags: tuple[str, ...] = Field((), description="flags with which it does not read this one")
+    unless_env: tuple[str, ...] = Field((), description="variables with the same effect")
+    since: str = Field(
+        "",
+        pattern=r"^([0-9]+(\.[0-9]+)*)?$",
+        description="the first version that reads it, by the tag of the preset's images",
+    )
+    several: bool = Field(
+        False, description="whether it reads it only if it computes on several accelerators of a node"
+    )
     source: str = Field(description="the documentation or code that shows it")
 
 

@@ -227,7 +227,12 @@ def _memory(preset: Preset) -> Iterator[str]:
 def _variables(preset: Preset) -> Iterator[str]:
     for link in preset.link_variables:
         name = link.name.removesuffix("_PORT").lower().replace("_", "-")
-        yield f"reads `{link.name}`, which a Service named `{name}` sets to a URL{_cited(link.source)}"
+        since = f" since version {link.since}" if link.since else ""
+        several = " if it computes on several accelerators" if link.several else ""
+        yield (
+            f"reads `{link.name}`{since}{several}, which a Service named `{name}` sets to a "
+            f"URL{_cited(link.source)}"
+        )
     for variable in preset.port_env:
         # No Service has a name that ends with a hyphen.
         if variable.endswith("_PORT") and not variable.endswith("__PORT"):
