@@ -128,7 +128,7 @@ def test_every_control_says_where_it_is_from() -> None:
 
 
 def injected(*, by_pod: bool) -> Iterable[PodTemplate]:
-    """The example of the puller, compliant before the mutators; `by_pod`: by fields of the pod if possible."""
+    """The puller's example, compliant before the mutators; `by_pod`: by fields of the pod if possible."""
     objects = [document.obj for document in read([str(EXAMPLE)])]
     config, cluster = load({}), ManifestCluster(objects, whole=True)
     for_containers = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
