@@ -34,6 +34,12 @@ def server() -> JSON:
     )
 
 
+def evict(api: Api, name: str) -> None:
+    api.request(
+        "POST", f"/api/v1/namespaces/{api.namespace}/pods/{name}/eviction", manifest("Eviction", name)
+    )
+
+
 def test_a_training_pod_is_kept_from_bin_packing(
     api: Api, control_plane: ControlPlane, chassis: Chassis, namespace: str, bare: str
 ) -> None:
@@ -88,9 +94,7 @@ def test_evictions_at_once_leave_no_majority_unless_a_budget_keeps_it(
 
     def evicted(name: str) -> bool:
         try:
-            api.request(
-                "POST", f"/api/v1/namespaces/{api.namespace}/pods/{name}/eviction", manifest("Eviction", name)
-            )
+            evict(api, name)
         except ApiError as error:
             return "disruption budget" not in str(error)
         return True
@@ -105,3 +109,21 @@ def test_evictions_at_once_leave_no_majority_unless_a_budget_keeps_it(
     api.patch("statefulsets", "etcd", {"spec": nowhere})
     assert evictions() == 1
     chassis.process.wait_until(lambda: rule not in api.warnings(named(etcd, "twin")))
+
+
+def test_a_pod_that_two_budgets_select_is_not_evicted(api: Api, chassis: Chassis, namespace: str) -> None:
+    """`drain-blocked-by-pdb`."""
+    rule = "drain-blocked-by-pdb"
+    api.create(workload("Deployment", "server", container("registry.example/server:1", 8080), replicas=3))
+    selector = {"matchLabels": {"app": "server"}}
+    one, two = (
+        manifest("PodDisruptionBudget", name, {"maxUnavailable": 1, "selector": selector})
+        for name in ("one", "two")
+    )
+    assert rule not in api.warnings(one)
+    api.create(one)
+    chassis.process.wait_until(lambda: rule in api.warnings(two))
+    api.create(two)
+    pod = api.wait_for("pods", lambda found: any(map(is_ready, found)))[0]["metadata"]["name"]
+    with pytest.raises(ApiError, match="more than one PodDisruptionBudget"):
+        evict(api, pod)

@@ -72,8 +72,35 @@ def _budget(budget: PodDisruptionBudget, facts: Facts) -> Findings:
             f"With {field} {value}, no pod can be evicted, and node drains block.",
             _HINT,
         )
+    elif found := list(_second_budget(budget, selector, facts)):
+        yield from found
     elif least is not None:
         yield from _too_few_replicas(selector, least, facts)
+
+
+def _second_budget(budget: PodDisruptionBudget, selector: LabelSelector, facts: Facts) -> Findings:
+    """Pods of which another budget selects some, too: the API server evicts none of them (`EvictionREST` in
+    pkg/registry/core/pod/storage/eviction.go of Kubernetes 1.36)."""
+    if _is_long(selector):
+        return
+    for _, workload in workloads_of(selector, facts):
+        others = [each.name for each in budgets_of(workload.spec.template.metadata.labels, facts)]
+        known = sorted({*others, budget.name})
+        # Of several files, the last by name has the finding; an applied one is the last.
+        if (
+            len(known) > 1
+            and minimum_of(workload, facts)
+            and (facts.whole is None or budget.name == known[-1])
+        ):
+            other = next(name for name in known if name != budget.name)
+            yield Finding(
+                "spec.selector",
+                f"PodDisruptionBudget {other} also selects the pods of {workload.kind} {workload.name}. The "
+                "API server refuses to evict a pod that two budgets select, so node drains block.",
+                "Keep one budget for these pods.",
+                Certainty.LIKELY,  # an upgrade that renames the budget deletes the other one afterwards
+            )
+            return
 
 
 def _is_deliberate(selector: LabelSelector) -> bool:
