@@ -155,15 +155,18 @@ def _draining(view: PodView, settings: DisruptionGuard, facts: Facts, reasons: R
             setting="drain",
         )
     for container, drain, takes in zip(servers, drains, seconds, strict=True):
-        # A server that aborts its requests at SIGTERM must finish them during the sleep.
-        sleep = short if takes or grace < long + EXIT else long
+        # A server that aborts its requests at SIGTERM, or soon after it by default, must finish them during
+        # the sleep.
+        chosen = takes and (drain is None or bool(drain.option))
+        sleep = short if chosen or takes >= settings.drain or grace < long + EXIT else long - takes
         native = _can_sleep(facts)
         hook = {"sleep": {"seconds": sleep}} if native else {"exec": {"command": ["sleep", str(sleep)]}}
         pod = with_container(pod, container, replaced(container.spec, ("lifecycle", "preStop"), hook))
         reason = "requests still arrive until Services remove the pod"
         if sleep != short:
             aborts = "may abort" if drain is not None and drain.assumed else "aborts"
-            reason += f", and this server {aborts} open requests when it is stopped"
+            after = f"{takes} s after" if takes else "when"
+            reason += f", and this server {aborts} open requests {after} it is stopped"
         reasons.give(
             f"{container.path}.lifecycle.preStop",
             f"sleeps {sleep} s, because {reason}",

@@ -42,7 +42,10 @@ def drain_of(container: Container, facts: Facts) -> DrainTime | None:
         names = (*drain.flags, *drain.env)
         name = next((each for each in names if server.has_option(each) or server.has_variable(each)), "")
         return _configured(value, name)
-    if drain.seconds is None or not server.own_image or server.may_have_option(*drain.flags):
+    known_image = server.own_image or server.version
+    if drain.seconds is None or not known_image or server.may_have_option(*drain.flags):
+        return None
+    if drain.with_model and server.configured(server.preset.model_flags, server.preset.model_env) is None:
         return None
     if server.version and server.version < release(drain.since or "0"):
         return None

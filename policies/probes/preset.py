@@ -252,8 +252,12 @@ class Drain(Model):
     )
     since: str | None = Field(
         None,
-        pattern=r"^[0-9]+(\.[0-9]+)*$",
-        description="the first version for which `seconds` is known, by the tag of the preset's images",
+        pattern=r"^b?[0-9]+(\.[0-9]+)*$",
+        description="the first version for which `seconds` is known, by the tag of the preset's images; "
+        "`b6800` is a build",
+    )
+    with_model: bool = Field(
+        False, description="whether `seconds` counts only if its arguments or variables name a model"
     )
     source: str = Field(description="the code or documentation that shows it")
 

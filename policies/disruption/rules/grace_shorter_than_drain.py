@@ -62,18 +62,21 @@ def _aborted_requests(
     server = recognised(container, facts)
     answers = None if server is None else server.preset.long_answers
     flag = next(iter(server.preset.drain.flags), "") if server is not None and server.preset.drain else ""
-    if answers is None or not flag or not only_sleeps(template, container):
+    if answers is None or not only_sleeps(template, container):
         return
+    setting = f" ({flag} is 0{'' if drain.option else ' by default'})" if flag else ""
     sleep = pre_stop_sleep(template, container)
     added = facts.settings(DisruptionGuard).whole_drain  # to pods without a hook that have the time
     if sleep < min(answers.seconds, added) and template.typed.spec.grace >= added + EXIT:
         yield Finding(
             template.at(container, "lifecycle.preStop"),
-            f"Container {container.name} aborts its open requests at SIGTERM "
-            f"({flag} is 0{'' if drain.option else ' by default'}), after {sleep:g} s of preStop. A normal "
-            f"answer may take {answers.seconds} s or longer.",
+            f"Container {container.name} aborts its open requests at SIGTERM{setting}, after {sleep:g} s of "
+            f"preStop. A normal answer may take {answers.seconds} s or longer.",
             f"Set {flag} to the longest answer that you want to serve, and terminationGracePeriodSeconds "
-            "above that and the hook.",
+            "above that and the hook."
+            if flag
+            else "Let the hook sleep as long as the longest answer that you want to serve, and set "
+            "terminationGracePeriodSeconds above that.",
         )
 
 
