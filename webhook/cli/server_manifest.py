@@ -132,8 +132,10 @@ def _handler(preset: Preset, path: str | None) -> dict[str, Any]:
 
 
 def _sleep(preset: Preset) -> int:
-    """Seconds of the preStop hook: for a server that aborts at SIGTERM, until requests have ended."""
-    return 25 if preset.drain is not None and preset.drain.seconds == 0 else 5
+    """Seconds of the preStop hook: for a server that aborts at SIGTERM or soon after, until requests have
+    ended."""
+    drain = preset.drain.seconds if preset.drain is not None else None
+    return 5 if drain is None else max(5, 25 - drain)
 
 
 def _grace(preset: Preset) -> int:
