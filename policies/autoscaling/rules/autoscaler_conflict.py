@@ -1,5 +1,5 @@
 """autoscaler-conflict: replicas that two autoscalers set, or an autoscaler and a manifest, also if Argo CD
-was told to ignore the manifest's."""
+was told to ignore the manifest's; and requests that one sets and by which another one scales."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from policies.kube.objects.scaling import HorizontalPodAutoscaler
 
 Scaled = tuple[str, str, str]
 _APPLICATION: Final = GroupKind("argoproj.io", "Application")
+_VERTICAL: Final = GroupKind("autoscaling.k8s.io", "VerticalPodAutoscaler")
 _RESPECTED: Final = "RespectIgnoreDifferences=true"
 
 
@@ -40,6 +41,44 @@ def check(target: Target, facts: Facts) -> Findings:
             "other's changes, and the number of replicas goes up and down.",
             "Keep one autoscaler and give it the metrics of both.",
         )
+    yield from _vertical(own, facts)
+
+
+def _vertical(own: HorizontalPodAutoscaler, facts: Facts) -> Findings:
+    """A finding about requests that a VerticalPodAutoscaler sets, and by which this autoscaler scales."""
+    measured = {
+        each.resource.name
+        for each in own.spec.metrics
+        if each.resource is not None and each.resource.target.average_utilization is not None
+    }
+    reference = own.spec.scale_target_ref
+    for vertical in facts.whole.every(_VERTICAL, facts.namespace) if facts.whole is not None else ():
+        spec = mapping(vertical, "spec")
+        other = mapping(spec, "targetRef")
+        if (text(other, "kind"), text(other, "name")) != (reference.kind, reference.name):
+            continue
+        if resource := next(iter(sorted(measured & _sized_by(spec))), ""):
+            yield Finding(
+                "spec.metrics",
+                f"VerticalPodAutoscaler {text(vertical, 'metadata', 'name')} sets the {resource} requests of "
+                f"{reference.kind} {reference.name}, by whose utilization this autoscaler scales. Each of "
+                "them reacts to the other's changes.",
+                f"Scale by another metric, or leave {resource} out of the VerticalPodAutoscaler's "
+                "controlledResources.",
+                Certainty.LIKELY,
+            )
+            return
+
+
+def _sized_by(spec: Json) -> set[str]:
+    """The resources whose requests a VerticalPodAutoscaler changes in some container."""
+    if text(spec, "updatePolicy", "updateMode") == "Off":
+        return set()
+    sized = ["cpu", "memory"]
+    policies = maps(spec, "resourcePolicy", "containerPolicies")
+    changing = [each for each in policies if text(each, "mode") != "Off"]
+    named = {name for each in changing for name in strings(each, "controlledResources") or sized}
+    return named if policies else set(sized)
 
 
 def _precedence(autoscaler: HorizontalPodAutoscaler) -> tuple[bool, str]:
