@@ -12,6 +12,8 @@ from policies.core.services import selecting
 from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, STATEFUL_SET
 from policies.kube.json import Json, text
+from policies.kube.objects.jobs import Job
+from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import in_decimal
@@ -49,7 +51,8 @@ def _filled_once(template: PodTemplate, container: Container, found: Download, f
         return  # it may download them again
     services = {each.name for each in selecting(template.typed.metadata.labels, facts)}
     for job in whole.every(JOB, facts.namespace):
-        if not whole.apart(job) and _pulls_by(job, pulls, services):
+        readable_job = readable(job, Job) is not None  # else its own review says so
+        if readable_job and not whole.apart(job) and _pulls_by(job, pulls, services):
             where = f"on the emptyDir {found.volume.name}" if found.volume is not None else "without a volume"
             yield Finding(
                 template.at(container),
