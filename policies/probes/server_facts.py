@@ -137,12 +137,18 @@ class Reserved(Model):
 
 
 class RefusedOption(Model):
-    """An option that a server no longer has, and with which it ends when it starts."""
+    """An option that a server no longer has, or not yet, and with which it ends when it starts."""
 
     flags: tuple[str, ...] = Field(min_length=1, description="the flags, each with the same replacement")
     since: str = Field(
-        pattern=r"^[0-9]+(\.[0-9]+)+$",
+        "",
+        pattern=r"^([0-9]+(\.[0-9]+)+)?$",
         description="the first version without them, by the tag of the preset's images",
+    )
+    newer_than: str = Field(
+        "",
+        pattern=r"^([0-9]+(\.[0-9]+)+)?$",
+        description="a version that does not have them yet, as those before it",
     )
     instead: str = Field(description="what to write: a sentence without its full stop")
     source: str = Field(description="the thread or code that shows it")

@@ -255,8 +255,9 @@ def _stop(preset: Preset) -> Iterator[str]:
 
 def _pitfalls(preset: Preset) -> Iterator[str]:
     for refused in preset.refused_options:
+        when = f"from version {refused.since} on" if refused.since else f"up to version {refused.newer_than}"
         yield (
-            f"ends when it starts with {_code(refused.flags)}, from version {refused.since} on "
+            f"ends when it starts with {_code(refused.flags)}, {when} "
             f"([rule](../rules/option-refused.md)){_cited(refused.source)}"
         )
     if preset.busy is not None:

@@ -1,4 +1,4 @@
-"""option-refused: servers with an option that their version does not have."""
+"""option-refused: servers with an option that their version does not have any more, or not yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import cache
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.pods import Container, Role
-from policies.probes.recognition import Server, is_since
+from policies.probes.recognition import Server, is_since, release
+from policies.probes.server_facts import RefusedOption
 from policies.probes.serving import recognised
 
 
@@ -41,8 +42,16 @@ def _refused(server: Server, container: Container) -> Iterator[tuple[str, str]]:
     what to write instead."""
     for refused in server.preset.refused_options:
         forms = _forms(refused.flags)
-        if server.has_option(*forms) and is_since(server, container, refused.since):
+        if server.has_option(*forms) and _lacks(server, container, refused):
             yield next(filter(server.has_option, forms)), refused.instead
+
+
+def _lacks(server: Server, container: Container, refused: RefusedOption) -> bool:
+    """Whether a server's version does not have the flags any more, or not yet."""
+    if refused.since:
+        return is_since(server, container, refused.since)
+    known = server.own_image and "@" not in container.image
+    return known and () < server.version <= release(refused.newer_than)
 
 
 @cache

@@ -242,3 +242,9 @@ def test_a_file_is_read_where_nothing_can_be_kept(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path != tmp_path / "kept"] == [
         "table.yaml"
     ]
+
+
+def test_an_option_is_refused_from_one_version_on_or_up_to_one() -> None:
+    options = [each for preset in known_presets().values() for each in preset.refused_options]
+    assert options
+    assert [each.flags for each in options if bool(each.since) is bool(each.newer_than)] == []
