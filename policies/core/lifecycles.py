@@ -229,6 +229,10 @@ class First(Model):
         (), description="globs of images whose tags are versions of that program, of which all pods need one"
     )
     unlike: str = Field("", description="what happens with two of them, as a sentence without its full stop")
+    starts: str = Field("", description="the command that starts it, after that of the container")
+    asks: tuple[str, ...] = Field((), description="commands that need the program, if they name no address")
+    asks_at: str = Field("", description="path of the role whose pods ask the program of their own container")
+    address: str = Field("", description="the variable with another address of it")
 
 
 class PerPod(Model):

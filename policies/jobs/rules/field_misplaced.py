@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.containers.commands import container_command
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import First, known_lifecycles
 from policies.core.runs import Run, runs_in
 from policies.jobs.tekton_claims import claims_of_one_task
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
+from policies.kube.objects.metadata import Object
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_duration
 
@@ -46,6 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _without_container(target, run)
         yield from _without_name(target, run)
         yield from _behind_another(target, run)
+        yield from _before_its_program(target, run)
         yield from _of_two_versions(target, run)
     yield from claims_of_one_task(target, facts)
 
@@ -188,8 +191,7 @@ def _behind_another(target: Target, run: Run) -> Findings:
         return
     images = Globs(known.images)
     for template in _templates(target, run):
-        annotations = template.typed.metadata.annotations
-        if any(annotations.get(key) == value for key, _, value in (e.partition("=") for e in known.unless)):
+        if _is_left_alone(target, template, known):
             continue
         containers = list(template.containers(Role.MAIN))
         program = next((each for each in containers if _is_program(each, images, known)), None)
@@ -200,6 +202,42 @@ def _behind_another(target: Target, run: Run) -> Findings:
                 f"{first.name} comes before {program.name}. {known.otherwise}.",
                 f"Make {program.name} the first container.",
             )
+
+
+def _is_left_alone(target: Target, template: PodTemplate, known: First) -> bool:
+    """Whether an annotation of the object or of its pods keeps the controller from changing the command."""
+    annotations = {**target.read(Object).metadata.annotations, **template.typed.metadata.annotations}
+    return any(annotations.get(key) == value for key, _, value in (e.partition("=") for e in known.unless))
+
+
+def _before_its_program(target: Target, run: Run) -> Findings:
+    """Commands that need the program which the controller starts after them."""
+    known = run.life.first
+    if known is None or not known.asks:
+        return
+    for template in _templates(target, run):
+        if known.asks_at not in template.path or _is_left_alone(target, template, known):
+            continue
+        first = template.containers(Role.MAIN)[0]
+        if known.starts in " ".join(first.typed.argv) or _names_address(first, known):
+            continue
+        for command in container_command(template, first).commands:
+            words = " ".join(command.argv)
+            asks = next((each for each in known.asks if f"{words} ".startswith(f"{each} ")), "")
+            if asks and not command.forgiven and not command.conditional and "-address" not in words:
+                yield Finding(
+                    template.command_path(first),
+                    f"{run.life.versions[0]} runs the command of container {first.name} before "
+                    f"`{known.starts}`, so `{asks}` finds no cluster.",
+                    "Run it in the background of a postStart hook, after a loop that waits for the cluster.",
+                    Certainty.LIKELY,
+                )
+                break
+
+
+def _names_address(container: Container, known: First) -> bool:
+    """Whether a container may ask another address than that of its own program."""
+    return bool(container.typed.env_from) or any(each.name == known.address for each in container.typed.env)
 
 
 def _of_two_versions(target: Target, run: Run) -> Findings:
