@@ -1,5 +1,5 @@
 """shell-ignores-words: words after the script of `sh -c` that the script does not use, commands that do not
-begin with a program, and probes and waits by a program that the image lacks."""
+begin with a program, probes and waits by a program that the image lacks, and words of bash for dash."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from policies.commands import SHELLS, shell_operands
+from policies.commands import SHELLS, CommandSummary, shell_operands
+from policies.containers.commands import container_command, exec_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.images import repository_and_tag
 from policies.kube.pods import Container
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.startup.missing_programs import endless_waits, missing_in_probe
@@ -39,6 +41,15 @@ _FAILS: Final = {
     STARTUP: "the kubelet restarts the container again and again",
 }
 """What happens if a shell does not find the program: its exit status is 127."""
+_DASH: Final = re.compile(
+    r"(?:^|[-_.])(?:debian|ubuntu|buster|bullseye|bookworm|trixie|bionic|focal|jammy|noble)", re.ASCII
+)
+"""Parts of the tags of images with Debian or Ubuntu, whose sh is dash: https://wiki.ubuntu.com/DashAsBinSh,
+https://wiki.debian.org/Shell."""
+_DEBIAN: Final = frozenset(
+    f"{prefix}{name}" for prefix in ("", "library/") for name in ("debian", "ubuntu", "python")
+)
+"""Images that have these unless their tag names Alpine."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -46,10 +57,19 @@ def check(target: Target, facts: Facts) -> Findings:
         for container in template.containers():
             # KubeRay joins the words of its container, and so may operators that are not known.
             is_run = not (template.is_ray or template.rewritten or template.by_shape)
-            for path, words in _commands(template, container):
+            for handler, words in _commands(container):
+                at = (*handler, "exec", "command")
+                path = template.at(container, ".".join(at)) if handler else template.command_path(container)
                 if is_run and words and (wrong := _no_program(words[0])):
                     yield Finding(path, *wrong)
                     continue
+                if is_run and posixpath.basename(words[0] if words else "") == "sh" and _has_dash(container):
+                    summary = (
+                        exec_command(template, container, *handler)
+                        if handler
+                        else container_command(template, container)
+                    )
+                    yield from _of_bash(path, summary)
                 ignored = _ignored(words)
                 if ignored:
                     script, further = ignored
@@ -100,22 +120,46 @@ def _no_program(word: str) -> tuple[str, str] | None:
     return None
 
 
-def _commands(template: PodTemplate, container: Container) -> Iterator[tuple[str, Sequence[str]]]:
+def _commands(container: Container) -> Iterator[tuple[tuple[str, ...], Sequence[str]]]:
+    """The commands of a container, each with the path of its handler; empty for the container's own."""
     typed = container.typed
     if typed.command:
-        yield template.command_path(container), typed.argv
+        yield (), typed.argv
     for name, probe in (("liveness", typed.liveness_probe), ("readiness", typed.readiness_probe)):
         # probe-always-passes reports the script exec.
         if probe is not None and probe.exec is not None and probe.exec.command[2:3] != ("exec",):
-            yield template.at(container, f"{name}Probe.exec.command"), probe.exec.command
+            yield (f"{name}Probe",), probe.exec.command
     if typed.startup_probe is not None and typed.startup_probe.exec is not None:
-        yield template.at(container, "startupProbe.exec.command"), typed.startup_probe.exec.command
+        yield ("startupProbe",), typed.startup_probe.exec.command
     hooks = typed.lifecycle
     if hooks is None:
         return
     for name, hook in (("postStart", hooks.post_start), ("preStop", hooks.pre_stop)):
         if hook is not None and hook.exec is not None:
-            yield template.at(container, f"lifecycle.{name}.exec.command"), hook.exec.command
+            yield ("lifecycle", name), hook.exec.command
+
+
+def _has_dash(container: Container) -> bool:
+    """Whether the image of a container has dash as sh, by its name."""
+    name, tag = repository_and_tag(container.image)
+    return "alpine" not in tag and (name in _DEBIAN or _DASH.search(tag) is not None)
+
+
+def _of_bash(path: str, summary: CommandSummary) -> Findings:
+    """The first word that only other shells know, in a script that dash certainly reads."""
+    if any(command.name in SHELLS - {"sh"} for command in summary.commands):
+        return
+    for command in summary.commands:
+        pipefail = command.name == "set" and "pipefail" in command.argv
+        if (command.name == "source" or pipefail) and not command.conditional and not command.forgiven:
+            yield Finding(
+                path,
+                f"The script is for sh, which is dash in images of Debian and Ubuntu, and dash "
+                f"{'has no option pipefail and ends the script' if pipefail else 'has no command source'}.",
+                "Run it with bash" + ("." if pipefail else ", or write `.` instead of source."),
+                Certainty.LIKELY,  # the image may have another sh
+            )
+            return
 
 
 def _ignored(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
