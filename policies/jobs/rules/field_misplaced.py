@@ -218,8 +218,8 @@ def _before_its_program(target: Target, run: Run) -> Findings:
     for template in _templates(target, run):
         if known.asks_at not in template.path or _is_left_alone(target, template, known):
             continue
-        first = template.containers(Role.MAIN)[0]
-        if known.starts in " ".join(first.typed.argv) or _names_address(first, known):
+        first = next(iter(template.containers(Role.MAIN)), None)
+        if first is None or known.starts in " ".join(first.typed.argv) or _names_address(first, known):
             continue
         for command in container_command(template, first).commands:
             words = " ".join(command.argv)
