@@ -8,5 +8,5 @@ The fields of a file are in `policies/probes/preset.py`; those for these rules a
 | where does a server store its models, and which volume is there | `caches` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,
-`policies.kube`, `policies.probes`.
+`policies.kube`, `policies.probes`, `policies.startup`.
 """

@@ -26,7 +26,7 @@ _WAIT: Final = re.compile(r"\b(?:until|while\s+!)\s+([\w.+-]+)\s")
 
 def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:
     """The program that a probe cannot do without, and that the image lacks; empty without one."""
-    lacking, summary = _lacking(probe.template, probe.container, facts), probe.command
+    lacking, summary = lacking_programs(probe.template, probe.container, facts), probe.command
     commands = [each for each in summary.commands if each.name not in SHELLS]
     missing = [each.name for each in commands if each.name in lacking]
     others = {each.name for each in commands} - {*missing, *_PASS_ON}
@@ -37,7 +37,7 @@ def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:
 def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Container, str]]:
     """The containers that wait in a loop until a program succeeds that their image lacks."""
     for container in template.containers(Role.INIT, Role.MAIN):
-        lacking = _lacking(template, container, facts)
+        lacking = lacking_programs(template, container, facts)
         loops = container_command(template, container).loops if lacking else ()
         clients = {
             host.client for loop in loops if not loop.bounded and not loop.background for host in loop.hosts
@@ -47,7 +47,7 @@ def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Contain
             yield container, min(endless)
 
 
-def _lacking(template: PodTemplate, container: Container, facts: Facts) -> frozenset[str]:
+def lacking_programs(template: PodTemplate, container: Container, facts: Facts) -> frozenset[str]:
     """The programs that a container certainly lacks: those of its image, unless it may install them, or a
     volume may contain them."""
     preset, image = own_preset(container, facts), container.image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +13,7 @@ from policies.containers.commands import exec_command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.kube.pods import Container, Role
 from policies.probes.preset import known_presets
+from policies.startup.missing_programs import lacking_programs
 
 _COMMANDS: Final = frozenset({"huggingface-cli download", "hf download"})
 _CLIENTS: Final = frozenset({"curl", "wget", "aria2c"})
@@ -52,14 +54,20 @@ def _pulls() -> tuple[frozenset[str], tuple[str, ...]]:
     return _COMMANDS.union(*(each.commands for each in known)), tuple(p for each in known for p in each.paths)
 
 
-def pulling(target: Target, _: Facts) -> Findings:
+def pulling(target: Target, facts: Facts) -> Findings:
     for template, container, summary in _hooks(target):
         if pulls := _pulls_in(summary):
+            client = posixpath.basename(pulls[0][0])
+            fails = (
+                f"{container.image} doesn't contain {client}, so no model is downloaded. If the hook fails"
+                if client in lacking_programs(template, container, facts)
+                else "If it fails, for example because the server doesn't answer yet"
+            )
             yield Finding(
                 template.at(container, "lifecycle.postStart"),
                 f"The postStart hook of container {container.name} downloads a model "
-                f"({' '.join(pulls[0][:3])}). If it fails, for example because the server doesn't answer "
-                "yet, the kubelet kills the container and starts over, without a log of the hook.",
+                f"({' '.join(pulls[0][:3])}). {fails}, the kubelet kills the container and starts over, "
+                "without a log of the hook.",
                 "Download the model to a volume, in an init container, a Job or the puller.",
             )
 
