@@ -10,7 +10,7 @@ from typing import Final
 
 from policies.commands import SHELLS, CommandSummary, shell_operands
 from policies.containers.commands import container_command, exec_command
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.images import repository_and_tag
 from policies.kube.pods import Container
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
