@@ -1,5 +1,5 @@
 """shell-ignores-words: words after the script of `sh -c` that the script does not use, commands that do not
-begin with a program, probes and waits by a program that the image lacks, and words of bash for dash."""
+begin with a program, and words of bash in a script for dash."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from policies.containers.commands import container_command, exec_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.images import repository_and_tag
 from policies.kube.pods import Container
-from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
-from policies.startup.missing_programs import endless_waits, missing_in_probe
 
 _PARAMETERS: Final = re.compile(
     r"\$\{?[!#]?[0-9@*#]|\b(?:shift|getopts|source|eval)\b|(?:^|[\s;&|(])\.\s"
@@ -30,17 +28,6 @@ paths may contain a space."""
 _TEMPLATED: Final = re.compile(r"\$[({]|\{\{|\\")
 """Signs of a word that something else completes, or of Windows."""
 _MAX_SHOWN: Final = 60
-_NOT_RUN: Final = {
-    LIVENESS: "the kubelet drops each attempt and never restarts a hung container",
-    READINESS: "the pod never becomes ready",
-    STARTUP: "the kubelet drops each attempt, and the container neither starts nor restarts",
-}
-_FAILS: Final = {
-    LIVENESS: "the kubelet restarts the container again and again",
-    READINESS: "the pod never becomes ready",
-    STARTUP: "the kubelet restarts the container again and again",
-}
-"""What happens if a shell does not find the program: its exit status is 127."""
 _DASH: Final = re.compile(
     r"(?:^|[-_.])(?:debian|ubuntu|buster|bullseye|bookworm|trixie|bionic|focal|jammy|noble)", re.ASCII
 )
@@ -81,25 +68,6 @@ def check(target: Target, facts: Facts) -> Findings:
                         f"({_shown(' '.join(further))}) are its parameters, which it doesn't use.",
                         "Write the whole script as one word, or leave out the shell.",
                     )
-        for container, missing in endless_waits(template, facts):
-            yield Finding(
-                template.command_path(container),
-                f"Container {container.name} waits until {missing} succeeds, which {container.image} doesn't "
-                "contain. The shell doesn't find it in any round, and the loop never ends.",
-                f"Wait with a program of the image, or use an image with {missing}.",
-                Certainty.LIKELY,
-            )
-    for probe in probes(target, LIVENESS, READINESS, STARTUP):
-        if missing := missing_in_probe(probe, facts):
-            words = () if probe.typed.exec is None else probe.typed.exec.command
-            then = _FAILS if posixpath.basename(words[0]) != missing else _NOT_RUN
-            yield Finding(
-                probe.at("exec.command"),
-                f"The {probe.name} runs {missing}, which {probe.container.image} doesn't contain: "
-                f"{then[probe.field]}.",
-                "Use httpGet, which needs no program in the image.",
-                Certainty.LIKELY,
-            )
 
 
 def _no_program(word: str) -> tuple[str, str] | None:
