@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.pods import Container, Role
 from policies.probes.gated_models import is_gated
 from policies.servers.caches import Download, download_of
 
 _TOKEN: Final = re.compile(
-    r"token|secret|password|\bauth\b|login|credential|(?:^|_)key(?:_|$)|hf_endpoint|vault|inject",
+    r"token(?!s|iz)|secret|password|\bauth\b|login|credential|(?:\b|_)key(?:\b|_)|hf_endpoint|vault|inject",
     re.IGNORECASE,
 )
 """Words in names of variables, options, mounts and annotations that may bring a token, or another hub."""
@@ -23,7 +23,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             found = download_of(template, container, facts)
-            if found is None or not is_gated(found.model) or _may_have_it(template, container, found):
+            if found is None or not is_gated(found.model) or _may_have_it(container, found):
                 continue
             yield Finding(
                 template.at(container),
@@ -34,14 +34,14 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _may_have_it(template: PodTemplate, container: Container, found: Download) -> bool:
+def _may_have_it(container: Container, found: Download) -> bool:
     """Whether the container may have a token, or the model."""
     typed, server = container.typed, found.server
     if server.has_env_from or server.sources_file or found.mount is not None:
         return True
-    if any(_TOKEN.search(each.name) for each in typed.env) or _TOKEN.search(" ".join(typed.argv)):
-        return True
-    return any(_TOKEN.search(f"{each.name} {each.mount_path}") for each in typed.volume_mounts)
+    mounts = [f"{each.name} {each.mount_path}" for each in typed.volume_mounts]
+    words = " ".join((*[each.name for each in typed.env], *typed.argv, *mounts))
+    return _TOKEN.search(words) is not None
 
 
 RULE = rule(__name__, check)
