@@ -22,10 +22,12 @@ pytestmark = pytest.mark.servers
 
 SLOW = SERVED / "slow"
 COMMANDS = {
+    "kserve": ("python", "slow.py"),
     "mlserver": ("mlserver", "start", "."),
     "bentoml": ("bentoml", "serve", "service:Slow", "--port", "3000"),
 }
 REQUESTS = {
+    "kserve": (8080, "/v1/models/slow:predict", {"instances": [[1.0]]}),
     "mlserver": (
         8080,
         "/v2/models/slow/infer",
