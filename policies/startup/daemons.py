@@ -14,7 +14,9 @@ class Daemon(Model):
 
     programs: tuple[str, ...] = Field(min_length=1, description="in lower case")
     detaches: tuple[str, ...] = Field((), description="words, one of which it needs to go to the background")
-    stays: tuple[str, ...] = Field((), description="options with which it stays in the foreground")
+    stays: tuple[str, ...] = Field(
+        (), description="options with which it stays in the foreground, or prints something"
+    )
     stays_variables: tuple[str, ...] = Field((), description="variables with which it does")
     stay: str = Field("", description="how it stays, in a word or two; by default with an option of `stays`")
     source: str = Field(pattern=r"^https://")
@@ -25,12 +27,13 @@ def _daemons() -> tuple[Daemon, ...]:
     return data.load_list(Daemon, __package__, "daemons.yaml")
 
 
-def way_to_stay(command: Command, variables: Collection[str]) -> str:
-    """How to keep the program of a command in the foreground, as a clause; empty if it stays there, or if a
-    word is known only in the running container. `variables`: the names of those that the container sets."""
+def way_to_stay(command: Command, variables: Collection[str]) -> tuple[str, bool] | None:
+    """How to keep the program of a command in the foreground, as a clause, and whether by a variable; None if
+    it stays there, or if a word is known only in the running container. `variables`: the names of those that
+    the container sets."""
     words = command.argv[1:]
     if any("$" in word for word in words):
-        return ""
+        return None
     set_ = {*variables, *(name for name, _ in command.variables)}
     for each in _daemons():
         detaching = next((word for word in words if word in each.detaches), None)
@@ -40,8 +43,9 @@ def way_to_stay(command: Command, variables: Collection[str]) -> str:
             and not any(_has(words, option) for option in each.stays)
             and set_.isdisjoint(each.stays_variables)
         ):
-            return each.stay or (f"add {each.stays[0]}" if each.stays else f"remove {detaching}")
-    return ""
+            option = f"add {each.stays[0]}" if each.stays else f"remove {detaching}"
+            return each.stay or option, bool(each.stays_variables)
+    return None
 
 
 def _has(words: Collection[str], option: str) -> bool:

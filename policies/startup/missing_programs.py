@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Final
 
 from policies.commands import SHELLS
-from policies.containers.commands import container_command
+from policies.containers.commands import container_command, exec_command
 from policies.core.data_directories import is_below
 from policies.core.facts import Facts
 from policies.core.target import PodTemplate
@@ -20,17 +21,33 @@ from policies.probes.serving import own_preset
 _PASS_ON: Final = frozenset({"grep", "test", "[", "exit"})
 """Programs next to a missing one that do not make a probe pass."""
 _PATH: Final = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin")
-_WAIT: Final = re.compile(r"\b(?:until|while\s+!)\s+([\w.+-]+)\s")
-"""A loop that ends when a program succeeds."""
+_WAIT: Final = re.compile(
+    r"\b(?:until|while\s+!)\s+([\w.+-]+)\s((?:(?!\bdo\b)[^\0]){0,500})\bdo\b((?:(?!\bdone\b)[^\0]){0,500})\bdone\b",
+    re.ASCII,
+)
+"""A loop that ends when a program succeeds: its program, the rest of its condition, and its body."""
+_ENDS: Final = re.compile(r"\|\||&&|\b(?:break|exit|return|kill)\b")
+"""Signs of another way out of a loop."""
+_INVERTS: Final = re.compile(
+    r"(?:^|\s)(?:!|!=|-ne|-z|if|while|until|grep -[a-uw-z]*v[a-z]*)\s|\bPATH=", re.ASCII
+)
+"""Signs of a probe that may pass although its program fails, or that finds it elsewhere."""
 
 
 def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:
     """The program that a probe cannot do without, and that the image lacks; empty without one."""
     lacking, summary = lacking_programs(probe.template, probe.container, facts), probe.command
     commands = [each for each in summary.commands if each.name not in SHELLS]
-    missing = [each.name for each in commands if each.name in lacking]
+    missing = [
+        each.name
+        for each in commands
+        if each.name in lacking and not each.conditional and posixpath.dirname(each.argv[0]) in ("", *_PATH)
+    ]
     others = {each.name for each in commands} - {*missing, *_PASS_ON}
-    passes = any(each.forgiven or each.argv[:2] == ("exit", "0") for each in commands)
+    words = () if probe.typed.exec is None else probe.typed.exec.command
+    passes = any(each.forgiven or each.argv[:2] == ("exit", "0") for each in commands) or (
+        any(map(_INVERTS.search, words[1:]))
+    )
     return missing[0] if missing and summary.complete and not others and not passes else ""
 
 
@@ -42,7 +59,12 @@ def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Contain
         clients = {
             host.client for loop in loops if not loop.bounded and not loop.background for host in loop.hosts
         }
-        waits = {found for word in container.typed.argv for found in _WAIT.findall(word)}
+        waits = {
+            found
+            for word in container.typed.argv
+            for found, condition, body in _WAIT.findall(word)
+            if not _ENDS.search(condition) and not _ENDS.search(body)
+        }
         if endless := clients & waits & lacking:
             yield container, min(endless)
 
@@ -58,7 +80,9 @@ def lacking_programs(template: PodTemplate, container: Container, facts: Facts) 
     if lacks.since and (version < release(lacks.since) if version else any(map(str.isdigit, tag))):
         return frozenset()
     typed, started = container.typed, container_command(template, container)
-    other = (each for each in started.commands if each.name not in SHELLS and each.name not in lacks.programs)
+    hook = exec_command(template, container, "lifecycle", "postStart")
+    commands = (*started.commands, *hook.commands)
+    other = (each for each in commands if each.name not in SHELLS and each.name not in lacks.programs)
     words = {word for each in other for word in each.argv}
     mounted = (mount.mount_path for mount in typed.volume_mounts)
     may_have = (
@@ -66,5 +90,6 @@ def lacking_programs(template: PodTemplate, container: Container, facts: Facts) 
         or any(program in word for word in words for program in lacks.programs)
         or any(is_below(path, each) or is_below(each, path) for path in mounted for each in _PATH)
         or any(each.name == "PATH" for each in typed.env)
+        or any("PATH=" in word for word in typed.argv)
     )
     return frozenset() if may_have else frozenset(lacks.programs)

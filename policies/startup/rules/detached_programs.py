@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from policies.commands import Command, CommandSummary
@@ -13,6 +14,8 @@ from policies.startup.daemons import way_to_stay
 
 _OVERWRITES: Final = "ray.io/overwrite-container-cmd"
 """The annotation with which KubeRay leaves the command of its pods as it is."""
+_LOOP: Final = re.compile(r"\bdone\b[^\n;]{0,200}\s*\Z")
+"""The end of a loop at the end of a script."""
 _WAITERS: Final = frozenset({"sleep", "tail", "wait"})
 
 
@@ -24,20 +27,24 @@ def daemons(target: Target, facts: Facts) -> Findings:
         for container in template.containers(Role.MAIN):
             if not container.typed.command:
                 continue  # the image's entrypoint may go on after it
-            commands = container_command(template, container).commands
-            last = commands[-1] if commands else None
-            if last is None or last.conditional:
+            summary = container_command(template, container)
+            last = summary.commands[-1] if summary.commands else None
+            if last is None or last.conditional or summary.undecidable:
                 continue
-            advice = way_to_stay(last, {each.name for each in container.typed.env})
-            if not advice:
+            if any(map(_LOOP.search, container.typed.argv)):
+                continue  # it may run the program again
+            variables = {each.name for each in container.typed.env}
+            advice, by_variable = way_to_stay(last, variables) or ("", False)
+            mounts = container.typed.volume_mounts
+            if not advice or (by_variable and any("conf" in each.mount_path for each in mounts)):
                 continue
             yield Finding(
                 template.command_path(container),
                 f"Container {container.name} runs {last.name}, which goes to the background and returns. The "
                 f"container ends with its script and stops the program, and {then}.",
                 f"Keep {last.name} in the foreground: {advice}.",
-                # A file of variables, or of its configuration, may keep it in the foreground.
-                Certainty.LIKELY if container.typed.env_from else Certainty.CERTAIN,
+                # A file of variables or the image may set one that keeps it in the foreground.
+                Certainty.LIKELY if by_variable or container.typed.env_from else Certainty.CERTAIN,
             )
 
 

@@ -28,15 +28,22 @@ paths may contain a space."""
 _TEMPLATED: Final = re.compile(r"\$[({]|\{\{|\\")
 """Signs of a word that something else completes, or of Windows."""
 _MAX_SHOWN: Final = 60
-_DASH: Final = re.compile(
-    r"(?:^|[-_.])(?:debian|ubuntu|buster|bullseye|bookworm|trixie|bionic|focal|jammy|noble)", re.ASCII
+_OLD: Final = re.compile(
+    r"(?:^|[-_.])(?:(?:buster|bullseye|bookworm|bionic|focal|jammy|noble)(?![a-z]|[-_]?loss)"
+    r"|debian-?1[0-2](?![0-9])|ubuntu-?(?:18|20|22|24)\.?04(?![0-9]))"
+    r"|^(?:debian:1[0-2]|ubuntu:(?:18|20|22|24)\.04)(?![0-9])",
+    re.ASCII,
 )
-"""Parts of the tags of images with Debian or Ubuntu, whose sh is dash: https://wiki.ubuntu.com/DashAsBinSh,
-https://wiki.debian.org/Shell."""
-_DEBIAN: Final = frozenset(
-    f"{prefix}{name}" for prefix in ("", "library/") for name in ("debian", "ubuntu", "python")
-)
-"""Images that have these unless their tag names Alpine."""
+"""Tags of Debian up to 12 and Ubuntu up to 24.04. Later ones have a dash with pipefail:
+https://github.com/koalaman/shellcheck/issues/2555, https://github.com/fwdekker/mommy/pull/165."""
+_DASH: Final = re.compile(r"(?:^|[-_.])(?:debian|ubuntu|trixie)(?![a-z])", re.ASCII)
+"""Parts of the tags of other images with Debian or Ubuntu, whose sh is dash:
+https://wiki.ubuntu.com/DashAsBinSh, https://wiki.debian.org/Shell."""
+_DEBIAN: Final = ("debian", "ubuntu", "python")
+"""Images of Docker Hub that have these unless their tag names another system."""
+_OTHER: Final = re.compile(r"alpine|windows|nanoserver|busybox|ubi|rhel")
+_ELSEWHERE: Final = re.compile(r"\b(?:su|runuser|gosu|doas|sudo|ssh)\s|\(\s*set\s")
+"""Programs that start the shell of a user, and a subshell that tries what set accepts."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -50,13 +57,14 @@ def check(target: Target, facts: Facts) -> Findings:
                 if is_run and words and (wrong := _no_program(words[0])):
                     yield Finding(path, *wrong)
                     continue
-                if is_run and posixpath.basename(words[0] if words else "") == "sh" and _has_dash(container):
+                if is_run and posixpath.basename(words[0] if words else "") == "sh" and _is_debian(container):
                     summary = (
                         exec_command(template, container, *handler)
                         if handler
                         else container_command(template, container)
                     )
-                    yield from _of_bash(path, summary)
+                    if not any(map(_ELSEWHERE.search, words)):
+                        yield from _of_bash(path, summary, has_pipefail=not _is_old(container))
                 ignored = _ignored(words)
                 if ignored:
                     script, further = ignored
@@ -107,18 +115,32 @@ def _commands(container: Container) -> Iterator[tuple[tuple[str, ...], Sequence[
             yield ("lifecycle", name), hook.exec.command
 
 
-def _has_dash(container: Container) -> bool:
+def _is_debian(container: Container) -> bool:
     """Whether the image of a container has dash as sh, by its name."""
-    name, tag = repository_and_tag(container.image)
-    return "alpine" not in tag and (name in _DEBIAN or _DASH.search(tag) is not None)
+    tag = repository_and_tag(container.image)[1]
+    named = _DASH.search(tag) is not None or _official(container) in _DEBIAN or _is_old(container)
+    return named and _OTHER.search(tag) is None
 
 
-def _of_bash(path: str, summary: CommandSummary) -> Findings:
+def _is_old(container: Container) -> bool:
+    """Whether the dash of an image has no option pipefail, by its name."""
+    tag = repository_and_tag(container.image)[1]
+    return _OLD.search(tag) is not None or _OLD.search(f"{_official(container)}:{tag}") is not None
+
+
+def _official(container: Container) -> str:
+    """The name of an official image of Docker Hub or a copy of it; empty for others."""
+    name, image = repository_and_tag(container.image)[0], container.image
+    ours = "/" not in image or image.startswith("docker.io/") or name.startswith("library/")
+    return name.removeprefix("library/") if ours else ""
+
+
+def _of_bash(path: str, summary: CommandSummary, *, has_pipefail: bool) -> Findings:
     """The first word that only other shells know, in a script that dash certainly reads."""
     if any(command.name in SHELLS - {"sh"} for command in summary.commands):
         return
     for command in summary.commands:
-        pipefail = command.name == "set" and "pipefail" in command.argv
+        pipefail = not has_pipefail and command.name == "set" and "pipefail" in command.argv
         if (command.name == "source" or pipefail) and not command.conditional and not command.forgiven:
             yield Finding(
                 path,
