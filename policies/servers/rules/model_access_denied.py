@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.pods import Container, Role
 from policies.probes.gated_models import is_gated
 from policies.servers.caches import Download, download_of
 
 _TOKEN: Final = re.compile(
-    r"token(?!s|iz)|secret|password|\bauth\b|login|credential|(?:\b|_)key(?:\b|_)|hf_endpoint|vault|inject",
+    r"token(?!s|iz)|secret|password|\bauth\b|login|credential|(?:\b|_)key(?:\b|_)|hf_endpoint|vault|inject|netrc",
     re.IGNORECASE,
 )
 """Words in names of variables, options, mounts and annotations that may bring a token, or another hub."""
@@ -23,7 +23,7 @@ def check(target: Target, facts: Facts) -> Findings:
             continue
         for container in template.containers(Role.MAIN):
             found = download_of(template, container, facts)
-            if found is None or not is_gated(found.model) or _may_have_it(container, found):
+            if found is None or not is_gated(found.model) or _may_have_it(template, container, found):
                 continue
             yield Finding(
                 template.at(container),
@@ -34,10 +34,13 @@ def check(target: Target, facts: Facts) -> Findings:
             )
 
 
-def _may_have_it(container: Container, found: Download) -> bool:
-    """Whether the container may have a token, or the model."""
+def _may_have_it(template: PodTemplate, container: Container, found: Download) -> bool:
+    """Whether the container may have a token, or the model. The name of a model may be a directory, too."""
     typed, server = container.typed, found.server
     if server.has_env_from or server.sources_file or found.mount is not None:
+        return True
+    empty = {each.name for each in template.typed.spec.volumes if each.empty_dir or each.config_map}
+    if any(each.name not in empty for each in typed.volume_mounts):
         return True
     mounts = [f"{each.name} {each.mount_path}" for each in typed.volume_mounts]
     words = " ".join((*[each.name for each in typed.env], *typed.argv, *mounts))
