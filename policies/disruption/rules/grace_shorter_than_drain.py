@@ -22,10 +22,14 @@ def check(target: Target, facts: Facts) -> Findings:
             drain = drain_of(container, facts)
             if drain is not None and drain.seconds == 0 and not drain.assumed:
                 yield from _aborted_requests(template, container, drain, facts)
+            reclaimed = spot
             if drain is not None and not drain.option:
-                drain = None  # the server's default, which nobody has chosen for this pod
-            if drain is not None or spot is not None:
-                yield from _lost_requests(template, container, drain, spot)
+                # A sleep as long as disruption-guard adds loses fewer requests than the default of the server
+                # that follows it, which nobody has chosen for this pod.
+                added = facts.settings(DisruptionGuard).whole_drain
+                drain, reclaimed = None, None if pre_stop_sleep(template, container) <= added else spot
+            if drain is not None or reclaimed is not None:
+                yield from _lost_requests(template, container, drain, reclaimed)
 
 
 def _lost_requests(
