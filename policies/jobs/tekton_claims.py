@@ -48,7 +48,7 @@ def _claims(spec: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The names of workspaces, each with what tells its claim from others."""
     for each in maps(spec, "workspaces"):
         name, claim = text(each, "name"), text(each, "persistentVolumeClaim", "claimName")
-        if "volumeClaimTemplate" in each:
+        if each.get("volumeClaimTemplate") is not None:
             yield name, f"{_PARAMETER}{name}"  # no claim has such a name
         elif claim and _PARAMETER not in claim:
             yield name, claim

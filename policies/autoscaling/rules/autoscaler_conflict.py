@@ -10,7 +10,7 @@ from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autosca
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import TypedIndex
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING, GroupKind
-from policies.kube.json import Json, mapping, maps, strings, text
+from policies.kube.json import Json, dig, mapping, maps, strings, text
 from policies.kube.metadata import written
 from policies.kube.objects.reading import read
 from policies.kube.objects.scaling import HorizontalPodAutoscaler
@@ -18,6 +18,8 @@ from policies.kube.objects.scaling import HorizontalPodAutoscaler
 Scaled = tuple[str, str, str]
 _APPLICATION: Final = GroupKind("argoproj.io", "Application")
 _VERTICAL: Final = GroupKind("autoscaling.k8s.io", "VerticalPodAutoscaler")
+_CHANGING: Final = (None, "Auto", "Recreate", "Initial", "InPlaceOrRecreate")
+"""Modes in which a VerticalPodAutoscaler changes pods, at the latest when they are created."""
 _RESPECTED: Final = "RespectIgnoreDifferences=true"
 
 
@@ -72,12 +74,16 @@ def _vertical(own: HorizontalPodAutoscaler, facts: Facts) -> Findings:
 
 def _sized_by(spec: Json) -> set[str]:
     """The resources whose requests a VerticalPodAutoscaler changes in some container."""
-    if text(spec, "updatePolicy", "updateMode") == "Off":
+    if dig(spec, "updatePolicy", "updateMode") not in _CHANGING:
         return set()
     sized = ["cpu", "memory"]
     policies = maps(spec, "resourcePolicy", "containerPolicies")
     changing = [each for each in policies if text(each, "mode") != "Off"]
-    named = {name for each in changing for name in strings(each, "controlledResources") or sized}
+    named = {
+        name
+        for each in changing
+        for name in (strings(each, "controlledResources") if "controlledResources" in each else sized)
+    }
     return named if policies else set(sized)
 
 

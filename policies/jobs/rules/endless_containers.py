@@ -32,6 +32,7 @@ _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
 """Arguments of containers that stop a sidecar."""
+_KILLS: Final = re.compile(r"\bp?kill(?:all)?\b")
 _ENDS: Final = re.compile(
     # --quitquitquit enables an endpoint that stops the proxy.
     r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
@@ -72,6 +73,10 @@ def _findings(
         others = [each for each in mains if each.name not in known]
         if not others:
             continue
+        if template.typed.spec.share_process_namespace and any(
+            _KILLS.search(" ".join(each.typed.argv)) for each in others
+        ):
+            continue  # it sees the processes of the others
         stopped = template.typed.spec.share_process_namespace or any(
             _STOPS.search(" ".join(each.typed.argv)) for each in others
         )
@@ -155,16 +160,19 @@ def _follows(container: Container) -> str | None:
 
 def _repeats(container: Container) -> bool:
     """Whether a script waits for a loop without an end, and has no word that may end it from within."""
-    words = " ".join(container.typed.argv)
+    words, summary = " ".join(container.typed.argv), command_without_pod(container)
     return (
-        any(loop.endless for loop in command_without_pod(container).loops)
+        any(loop.endless for loop in summary.loops)
+        and not summary.undecidable
         and _ENDS.search(words) is None
         and _ENDS_LOOP.search(words) is None
     )
 
 
-_ENDS_LOOP: Final = re.compile(r"\bkillall\b|\bset -\w*e|sh -\w*e|\berrexit\b|\bexec\b|(?<!\|)\|(?!\|)")
-"""`set -e`, another program in place of the shell, or a pipe whose reader ends."""
+_ENDS_LOOP: Final = re.compile(
+    r"\bkillall\b|\bset -\w*[eu]|sh -\w*[eu]|\berrexit\b|\bnounset\b|\$\{\w+:?\?|\bexec\b|(?<!\|)\|(?!\|)"
+)
+"""`set -e` and `-u`, `${X:?}`, another program in place of the shell, or a pipe whose reader ends."""
 _ALWAYS: Final = (("infinity",), ("inf",))
 _FOLLOW: Final = re.compile(r"-[a-zA-Z0-9+]*[fF]|--follow")
 
