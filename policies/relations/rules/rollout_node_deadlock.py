@@ -56,6 +56,10 @@ def check(target: Target, facts: Facts) -> Findings:
         if found is None or not found.usable:
             continue
         ends = outcome(update, found.room(limit))
+        if placed is not None and placed.nodes:
+            by_accelerators = outcome(update, placed.room(one_each=False))
+            if by_accelerators in (ends, RolloutOutcome.SHORT):
+                continue  # rollout-gpu-deadlock's
         if ends is RolloutOutcome.SHORT or (ends is RolloutOutcome.STUCK and limit.across_revisions):
             # Pods of another workload may count in a spread.
             sure = settings.fixed_size and limit.cause is not DomainCause.SPREAD
