@@ -29,6 +29,7 @@ from policies.accelerators.vendors import MIB
 from policies.core.annotations import GPU_MEMORY, GPU_PRODUCT
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
+from policies.core.target import PodTemplate
 from policies.kube.cache import Cache
 from policies.kube.names import listed
 from policies.kube.objects.devices import DeviceClass
@@ -72,7 +73,7 @@ class Obstacle(Struct, frozen=True):
     """Whether the nodes and pools show no sign that it is temporary."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The nodes that can take the pod when they are empty; if there are none, the obstacle."""
 
@@ -110,6 +111,25 @@ def placement(pod: PodView, facts: Facts) -> Placement | None:
     """The placement of a pod. None if it is undecided: the pod requests no accelerator, has a nodeName or too
     many node conditions, or no node with an accelerator is known."""
     return facts.pod_caches[pod].once(_placed, pod, facts)
+
+
+def competing(
+    counts: Iterable[tuple[PodTemplate, int]], facts: Facts
+) -> list[tuple[PodTemplate, Placement, int]]:
+    """The numbers of pods of templates that fit on some node. Pods that request the same and fit on the same
+    nodes are counted together, at the first of their templates."""
+    found: list[tuple[PodTemplate, Placement, int]] = []
+    for template, pods in counts:
+        placed = placement(template.view, facts)
+        if placed is None or not placed.nodes or not pods:
+            continue
+        same = next((n for n, (_, each, _) in enumerate(found) if placed.competes_with(each)), None)
+        if same is None:
+            found.append((template, placed, pods))
+        else:
+            first, known, others = found[same]
+            found[same] = (first, known, others + pods)
+    return found
 
 
 def _placed(pod: PodView, facts: Facts) -> Placement | None:

@@ -7,7 +7,7 @@ Source: `ValidateContainerResourceRequirements` in pkg/apis/core/validation/vali
 from __future__ import annotations
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
-from policies.accelerators.placement import Cause, Obstacle, Placement, placement
+from policies.accelerators.placement import Cause, Obstacle, competing, placement
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.queues import is_queued
 from policies.core.runs import run_of
@@ -29,17 +29,12 @@ def _of_group(target: Target, facts: Facts) -> Findings:
     if run is None or not run.needs_all_pods or is_queued(target.obj):
         return
     counts = pods_in_group(target)
-    groups: dict[Placement, list[PodTemplate]] = {}
-    for template in target.templates if counts else ():
-        placed = placement(template.view, facts)
-        if placed is not None and placed.nodes:
-            same = next((each for each in groups if placed.competes_with(each)), placed)
-            groups.setdefault(same, []).append(template)
-    for placed, templates in groups.items():
-        pods, room = sum(counts.get(each.path, 0) for each in templates), placed.room(one_each=False)
+    templates = ((each, counts.get(each.path, 0)) for each in target.templates)
+    for template, placed, pods in competing(templates, facts):
+        room = placed.room(one_each=False)
         if pods > room:
             yield Finding(
-                _asking(templates[0], facts.settings(GpuAffinity)),
+                _asking(template, facts.settings(GpuAffinity)),
                 f"{pods} pods of this {target.kind.kind} request {placed.requested} each and need each "
                 f"other, but all nodes and pools together fit only {int(room)}. The others stay Pending, and "
                 "those that run wait for them and hold their accelerators.",

@@ -6,8 +6,8 @@ from itertools import islice
 from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
-from policies.accelerators.placement import Placement, kept_apart, placement
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
+from policies.accelerators.placement import competing, kept_apart, placement
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.group_kinds import LEADER_WORKER_SET, RAY_SERVICE, SERVING
 from policies.kube.names import listed, plural
 from policies.kube.objects.nodes import HOSTNAME
@@ -34,7 +34,7 @@ def check(target: Target, facts: Facts) -> Findings:
     if update is None:
         return
     groups = target.kind == LEADER_WORKER_SET
-    for template, placed, pods in _replica(target, facts):
+    for template, placed, pods in competing(pods_per_replica(target), facts):
         apart = not groups and kept_apart(template.typed, HOSTNAME)
         room = placed.room(one_each=apart) / pods
         ends = outcome(update, room)
@@ -127,21 +127,6 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
                 Certainty.UNDECIDED,
             )
             return
-
-
-def _replica(target: Target, facts: Facts) -> list[tuple[PodTemplate, Placement, int]]:
-    """The pods of one replica with their numbers. Pods of a group that request the same and fit on the same
-    nodes are counted together."""
-    counted: list[tuple[PodTemplate, Placement, int]] = []
-    for template, pods in pods_per_replica(target):
-        found = placement(template.view, facts)
-        if found is None or not found.nodes:
-            continue  # gpu-unschedulable reports it
-        same = next((n for n, (_, each, _) in enumerate(counted) if found.competes_with(each)), None)
-        if same is not None:
-            pods += counted.pop(same)[2]
-        counted.append((template, found, pods))
-    return [each for each in counted if each[2]]
 
 
 def _certainty(facts: Facts) -> Certainty:
