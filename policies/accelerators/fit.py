@@ -12,16 +12,18 @@ from typing import Final
 
 from msgspec import Struct
 
+from policies.accelerators.catalogue import Catalogue
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
-from policies.accelerators.products import Bound, required_memory
+from policies.accelerators.products import Bound, most_of, required_memory
 from policies.accelerators.requests import inventory_of
 from policies.accelerators.slices import slice_memory
 from policies.accelerators.vendors import memory_of
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
+from policies.kube.objects.pods import PodSpec
 from policies.kube.pods import Container
 from policies.probes.declared_models import size_by_name
 from policies.probes.model_sizes import names_several_sizes
@@ -118,14 +120,14 @@ def _memories(pod: PodView, facts: Facts) -> list[tuple[int, AcceleratorNode]]:
 def _asked_for(pod: PodView, facts: Facts) -> Bound | None:
     """The most memory of an accelerator that the pod's requests and node labels admit, wherever it runs."""
     catalogue, spec = facts.settings(GpuAffinity).catalogue, pod.typed.spec
-    bounds = []
-    for resource in catalogue.requests(spec):
-        vendor = catalogue.vendors.get(catalogue.vendor_of(resource) or "")
-        memory = slice_memory(resource)
-        bound = Bound(memory, resource) if memory is not None else vendor and required_memory(spec, vendor)
-        bounds.append(bound)
-    known = [each for each in bounds if each]
-    return max(known, key=lambda each: each.bytes) if known and len(known) == len(bounds) else None
+    return most_of(_bound(resource, spec, catalogue) for resource in catalogue.requests(spec))
+
+
+def _bound(resource: str, spec: PodSpec, catalogue: Catalogue) -> Bound | None:
+    if (memory := slice_memory(resource)) is not None:
+        return Bound(memory, resource)
+    vendor = catalogue.vendors.get(catalogue.vendor_of(resource) or "")
+    return None if vendor is None else required_memory(spec, vendor)
 
 
 def _sorted_memories(found: Placement, facts: Facts) -> list[tuple[int, AcceleratorNode]]:

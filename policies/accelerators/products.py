@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
 
+from policies.accelerators.slices import slice_memory
 from policies.accelerators.vendors import Vendor, memory_of
 from policies.core import data
 from policies.core.settings import Field, Model
@@ -19,9 +21,9 @@ from policies.kube.scheduling import is_within_limits, required_terms
 _MACHINE: Final = frozenset({"node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"})
 _FAMILY: Final = frozenset({"karpenter.k8s.aws/instance-family", "eks.amazonaws.com/instance-family"})
 """Labels with a machine type, and with its part before the dot."""
-_SLICE: Final = re.compile(r"mig-\d+g\.(\d+)gb")
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})gb(?![a-z0-9])")
-GB: Final = 10**9
+"""The memory in a product's name: `nvidia-a100-sxm4-40gb`."""
+_GB: Final = 10**9
 _WORD: Final = re.compile(r"[a-z0-9]+")
 
 
@@ -39,7 +41,7 @@ class Bound(Struct, frozen=True):
 
     bytes: int
     by: str
-    """The label that shows it: `nvidia.com/gpu.product=NVIDIA-L4`."""
+    """The label or the resource that shows it: `nvidia.com/gpu.product=NVIDIA-L4`."""
 
 
 @data.table
@@ -52,35 +54,35 @@ def required_memory(pod: PodSpec, vendor: Vendor) -> Bound | None:
     show it."""
     if not is_within_limits(pod):
         return None
-    if found := _least(_bounds(pod.node_selector.items(), vendor)):
+    if found := _least(_of_label(key, value, vendor) for key, value in pod.node_selector.items()):
         return found
-    terms = [_of_term(term.match_expressions, vendor) for term in required_terms(pod)]
-    known = [each for each in terms if each is not None]
-    return max(known, key=lambda each: each.bytes) if known and len(known) == len(terms) else None
+    return most_of(_of_term(term.match_expressions, vendor) for term in required_terms(pod))
+
+
+def most_of(alternatives: Iterable[Bound | None]) -> Bound | None:
+    """The most memory of alternatives; None if it is unknown for one of them, or if there are none."""
+    bounds = list(alternatives)
+    known = [each for each in bounds if each is not None]
+    return max(known, key=attrgetter("bytes")) if known and len(known) == len(bounds) else None
+
+
+def _least(bounds: Iterable[Bound | None]) -> Bound | None:
+    """The least memory of several conditions that all hold, some of which may show none."""
+    known = (each for each in bounds if each is not None)
+    return min(known, key=attrgetter("bytes"), default=None)
 
 
 def _of_term(expressions: Iterable[Requirement], vendor: Vendor) -> Bound | None:
-    """The most memory that the expressions of one term admit, all of which hold."""
     return _least(
-        found for each in expressions if each.operator == "In" and (found := _of_values(each, vendor))
+        most_of(_of_label(each.key, value, vendor) for value in each.values)
+        for each in expressions
+        if each.operator == "In"
     )
 
 
-def _of_values(expression: Requirement, vendor: Vendor) -> Bound | None:
-    found = list(_bounds(((expression.key, value) for value in expression.values), vendor))
-    return max(found, key=lambda each: each.bytes) if found and len(found) == len(expression.values) else None
-
-
-def _least(bounds: Iterable[Bound]) -> Bound | None:
-    return min(bounds, key=lambda each: each.bytes, default=None)
-
-
-def _bounds(labels: Iterable[tuple[str, str]], vendor: Vendor) -> Iterator[Bound]:
-    """The bound of each label that shows one."""
-    for key, value in labels:
-        size = memory_of(vendor, {key: value}) or _memory_by_name(key, value, vendor)
-        if size is not None:
-            yield Bound(size, f"{key}={value[:60]}")
+def _of_label(key: str, value: str, vendor: Vendor) -> Bound | None:
+    size = memory_of(vendor, {key: value}) or _memory_by_name(key, value, vendor)
+    return None if size is None else Bound(size, f"{key}={value[:60]}")
 
 
 def _memory_by_name(key: str, value: str, vendor: Vendor) -> int | None:
@@ -91,11 +93,13 @@ def _memory_by_name(key: str, value: str, vendor: Vendor) -> int | None:
         return _most(each for each in _products() if any(fnmatchcase(machine, g) for g in each.machines))
     if key not in vendor.product_labels:
         return None
-    if size := _SLICE.search(value) or _SIZE.search(value):
-        return int(size[1]) * GB
+    if (memory := slice_memory(value)) is not None:
+        return memory
+    if size := _SIZE.search(value):
+        return int(size[1]) * _GB
     words = frozenset(_WORD.findall(value))
     return _most(each for each in _products() if not words.isdisjoint(each.words))
 
 
 def _most(products: Iterable[Product]) -> int | None:
-    return max((each.gb * GB for each in products), default=None)
+    return max((each.gb * _GB for each in products), default=None)

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 _CUDA: Final = re.compile(r"nvidia\.com/(?:gpu|gpu\.shared|mig-\d+g\.\d+gb)")
-_MIG: Final = re.compile(r"/mig-\d+g\.(\d+)gb")
-"""`nvidia.com/mig-3g.40gb`: in the mixed strategy the resource names the memory of a slice."""
+_MIG: Final = re.compile(r"mig-\d+g\.(\d+)gb", re.IGNORECASE)
+"""The memory of a slice in its name: `nvidia.com/mig-3g.40gb` is a resource of the mixed strategy, and
+`NVIDIA-A100-SXM4-40GB-MIG-3g.20gb` a product of the single one."""
 
 
 def is_cuda_device(resource: str) -> bool:
@@ -17,9 +18,9 @@ def is_cuda_device(resource: str) -> bool:
     return _CUDA.fullmatch(resource) is not None
 
 
-def slice_memory(resource: str) -> int | None:
-    """Bytes of the slice that a resource names; None if it names none."""
-    found = _MIG.search(resource)
+def slice_memory(name: str) -> int | None:
+    """Bytes of the slice that a resource or a product is named after; None if it is named after none."""
+    found = _MIG.search(name)
     return None if found is None else int(found[1]) * 10**9
 
 
