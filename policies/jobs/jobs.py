@@ -214,7 +214,8 @@ def is_labelled_training(obj: Json, job: PlacedJobSpec, settings: JobRetries) ->
 
 
 def has_label(labels: Mapping[str, str], patterns: Iterable[str]) -> bool:
-    """Whether a label matches one of the patterns: `key=value`, in which `*` is any text, or `key`."""
+    """Whether a label or an annotation matches one of the patterns: `key=value`, in which `*` is any text,
+    or `key`."""
     for pattern in patterns:
         key, _, value = pattern.partition("=")
         if key in labels and fnmatchcase(labels[key], value or "*"):

@@ -11,6 +11,7 @@ from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import First, known_lifecycles
 from policies.core.runs import Run, runs_in
+from policies.jobs.jobs import has_label
 from policies.jobs.tekton_claims import claims_of_one_task
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
@@ -207,7 +208,7 @@ def _behind_another(target: Target, run: Run) -> Findings:
 def _is_left_alone(target: Target, template: PodTemplate, known: First) -> bool:
     """Whether an annotation of the object or of its pods keeps the controller from changing the command."""
     annotations = {**target.read(Object).metadata.annotations, **template.typed.metadata.annotations}
-    return any(annotations.get(key) == value for key, _, value in (e.partition("=") for e in known.unless))
+    return has_label(annotations, known.unless)
 
 
 def _before_its_program(target: Target, run: Run) -> Findings:
