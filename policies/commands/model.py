@@ -65,6 +65,11 @@ class Command(Struct, frozen=True):
     variables: tuple[tuple[str, str], ...] = ()
     """Those that are set for it only, as in `A=b command`, spelled as `argv`."""
 
+    @property
+    def subcommand(self) -> str:
+        """The program and its first word, such as `ollama pull`."""
+        return " ".join((self.name, *self.argv[1:2]))
+
 
 class ScriptLoop(Struct, frozen=True):
     """A loop of a script."""
@@ -109,6 +114,12 @@ class CommandSummary:
     def hosts(self) -> tuple[Host, ...]:
         """Every host of every command, in reading order."""
         return tuple(host for command in self.commands for host in command.hosts)
+
+    @property
+    def awaited(self) -> tuple[Host, ...]:
+        """The hosts that loops reach on which the script waits, and to which its text sets no end."""
+        waits = (loop for loop in self.loops if not loop.bounded and not loop.background)
+        return tuple(host for loop in waits for host in loop.hosts)
 
     def reaching(self, reach: Reach) -> tuple[Host, ...]:
         """The hosts at `reach`."""

@@ -55,10 +55,8 @@ def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Contain
     """The containers that wait in a loop until a program succeeds that their image lacks."""
     for container in template.containers(Role.INIT, Role.MAIN):
         lacking = lacking_programs(template, container, facts)
-        loops = container_command(template, container).loops if lacking else ()
-        clients = {
-            host.client for loop in loops if not loop.bounded and not loop.background for host in loop.hosts
-        }
+        awaited = container_command(template, container).awaited if lacking else ()
+        clients = {host.client for host in awaited}
         waits = {
             found
             for word in container.typed.argv

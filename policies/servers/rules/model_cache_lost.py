@@ -9,9 +9,9 @@ from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.pod_templates import pod_templates
 from policies.core.services import selecting
-from policies.core.workloads import known_workloads
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, STATEFUL_SET
-from policies.kube.json import Json, text
+from policies.kube.json import Json
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.reading import readable
 from policies.kube.objects.workloads import StatefulSet
@@ -24,6 +24,8 @@ _LARGE: Final = 10 * 10**9
 """Bytes. A smaller model is downloaded within a minute or two."""
 _FOR_MODELS: Final = re.compile(r"model|cache|hugging|weights|ollama|(?:^|\W)hf", re.IGNORECASE)
 """Names of volumes and directories that are meant for models."""
+_HOST: Final = re.compile(r"(?:\w+://)?([a-z0-9-]+)")
+"""The host in a variable such as OLLAMA_HOST, up to the first dot."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -51,13 +53,15 @@ def _filled_once(template: PodTemplate, container: Container, found: Download, f
         return  # it may download them again
     services = {each.name for each in selecting(template.typed.metadata.labels, facts)}
     for job in whole.every(JOB, facts.namespace):
-        readable_job = readable(job, Job) is not None  # else its own review says so
-        if readable_job and not whole.apart(job) and _pulls_by(job, pulls, services):
+        typed = readable(job, Job)
+        if typed is None:
+            continue  # its own review says so
+        if not whole.apart(job) and _pulls_by(job, pulls, services):
             where = f"on the emptyDir {found.volume.name}" if found.volume is not None else "without a volume"
             yield Finding(
                 template.at(container),
                 f"Container {container.name} ({found.server.name}) keeps its models {where}, and Job "
-                f"{text(job, 'metadata', 'name')} downloads them only once. The next pod has none, and its "
+                f"{typed.name} downloads them only once. The next pod has none, and its "
                 "requests fail until somebody runs the Job again.",
                 f"Mount a claim at {found.directory}.",
                 Certainty.LIKELY,
@@ -65,23 +69,18 @@ def _filled_once(template: PodTemplate, container: Container, found: Download, f
             return
 
 
-_JOBS: Final = {each.group_kind: each for each in known_workloads() if each.group_kind == JOB}
-_HOST: Final = re.compile(r"(?:\w+://)?([a-z0-9-]+)")
-"""The host in a variable such as OLLAMA_HOST, up to the first dot."""
-
-
 def _pulls_by(job: Json, pulls: Pulls, services: set[str]) -> bool:
     """Whether a Job has one of these Services download a model."""
-    for template in pod_templates(job, _JOBS):
+    for template in pod_templates(job, workloads_by_kind()):
         for container in template.containers():
             commands = container_command(template, container).commands
             if any(
-                " ".join((each.name, *each.argv[1:2])) in pulls.commands
+                each.subcommand in pulls.commands
                 or (each.hosts and any(path in word for path in pulls.paths for word in each.argv))
                 for each in commands
             ):
                 asked = {host.name.partition(".")[0] for each in commands for host in each.hosts}
-                values = (each.value or "" for each in container.typed.env if each.name.endswith("_HOST"))
+                values = (each.value for each in container.typed.env if each.name.endswith("_HOST"))
                 asked.update(found[1] for value in values if (found := _HOST.match(value)))
                 return not asked.isdisjoint(services)
     return False

@@ -38,7 +38,7 @@ def _pulls_in(summary: CommandSummary) -> list[tuple[str, ...]]:
         for each in summary.commands
         if not each.forgiven
         and (
-            " ".join((each.name, *each.argv[1:2])) in commands
+            each.subcommand in commands
             or (
                 each.name in _CLIENTS
                 and any(_FROM.search(word) or any(path in word for path in paths) for word in each.argv[1:])
@@ -74,13 +74,7 @@ def pulling(target: Target, facts: Facts) -> Findings:
 
 def waiting(target: Target, _: Facts) -> Findings:
     for template, container, summary in _hooks(target):
-        waits = [
-            host
-            for loop in summary.loops
-            if not loop.bounded and not loop.background
-            for host in loop.hosts
-            if host.reach is Reach.LOCAL
-        ]
+        waits = [host for host in summary.awaited if host.reach is Reach.LOCAL]
         if waits and not _pulls_in(summary):  # model-pulled-in-post-start reports the others
             yield Finding(
                 template.at(container, "lifecycle.postStart"),
