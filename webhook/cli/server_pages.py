@@ -227,11 +227,11 @@ def _memory(preset: Preset) -> Iterator[str]:
 def _variables(preset: Preset) -> Iterator[str]:
     for link in preset.link_variables:
         name = link.name.removesuffix("_PORT").lower().replace("_", "-")
-        since = f" since version {link.since}" if link.since else ""
-        several = " if it computes on several accelerators" if link.several else ""
+        since = f", since version {link.since}" if link.since else ""
+        several = ", if it computes on several accelerators" if link.several else ""
         yield (
-            f"reads `{link.name}`{since}{several}, which a Service named `{name}` sets to a "
-            f"URL{_cited(link.source)}"
+            f"reads `{link.name}`, which a Service named `{name}` sets to a URL{since}{several}"
+            f"{_cited(link.source)}"
         )
     for variable in preset.port_env:
         # No Service has a name that ends with a hyphen.
@@ -244,16 +244,26 @@ def _stop(preset: Preset) -> Iterator[str]:
     drain = preset.drain
     if drain is None:
         return
+    settings = (*drain.flags, *drain.env)
     since = f" since version {drain.since}" if drain.since else ""
+    since += " if its arguments or variables name a model" if drain.with_model else ""
     if drain.seconds == 0:
-        yield f"aborts open requests at SIGTERM by default{since}{_cited(drain.source)}"
+        default = " by default" if settings else ""
+        yield f"aborts open requests at SIGTERM{default}{since}{_cited(drain.source)}"
     elif drain.seconds is not None:
         yield f"finishes open requests for {drain.seconds} s after SIGTERM{since}{_cited(drain.source)}"
-    if drain.flags or drain.env:
-        yield f"the time is set by {_code((*drain.flags, *drain.env))}{_cited(drain.source)}"
+    if settings:
+        yield f"the time is set by {_code(settings)}{_cited(drain.source)}"
 
 
 def _pitfalls(preset: Preset) -> Iterator[str]:
+    if preset.lacks is not None:
+        since = f" since version {preset.lacks.since}" if preset.lacks.since else ""
+        unless = f", except for tags with {_code(preset.lacks.unless_tag)}" if preset.lacks.unless_tag else ""
+        yield (
+            f"its images lack {_code(preset.lacks.programs)}{since}{unless} "
+            f"([rule](../rules/program-missing.md)){_cited(preset.lacks.source)}"
+        )
     for refused in preset.refused_options:
         when = f"from version {refused.since} on" if refused.since else f"up to version {refused.newer_than}"
         yield (
@@ -361,4 +371,6 @@ def _code(words: Iterable[str | None]) -> str:
 
 
 def _cited(source: str | None) -> str:
-    return f" ([source]({source}))" if source and source.startswith("https://") else ""
+    """A link to a source, to the first of several."""
+    first = (source or "").partition(", ")[0]
+    return f" ([source]({first}))" if first.startswith("https://") else ""
