@@ -14,11 +14,11 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, Target
 from policies.kube.group_kinds import CONFIG_MAP, GroupKind
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.names import listed
+from policies.kube.objects.storage import ConfigMap
 
-_GROUP: Final = "tekton.dev"
-_TASK_RUN: Final = GroupKind(_GROUP, "TaskRun")
-_PIPELINE_RUN: Final = GroupKind(_GROUP, "PipelineRun")
-_PIPELINE: Final = GroupKind(_GROUP, "Pipeline")
+_TASK_RUN: Final = GroupKind("tekton.dev", "TaskRun")
+_PIPELINE_RUN: Final = GroupKind("tekton.dev", "PipelineRun")
+_PIPELINE: Final = GroupKind("tekton.dev", "Pipeline")
 _FLAGS: Final = "feature-flags"
 """The ConfigMap in which `coschedule`, before 0.68 also `disable-affinity-assistant`, switches it off."""
 _PARAMETER: Final = "$("
@@ -71,10 +71,10 @@ def _tasks(target: Target, facts: Facts) -> Iterator[tuple[str, list[str]]]:
 
 def _is_off(facts: Facts) -> bool:
     """Whether a ConfigMap of Tekton among the manifests switches the assistant off."""
-    known = () if facts.whole is None else facts.whole.every(CONFIG_MAP, None)
-    flags = [mapping(each, "data") for each in known if text(each, "metadata", "name") == _FLAGS]
+    known = () if facts.whole is None else facts.whole.typed(CONFIG_MAP, None, ConfigMap)
     return any(
-        each.get("coschedule", "workspaces") != "workspaces"
-        or each.get("disable-affinity-assistant") == "true"
-        for each in flags
+        each.data.get("coschedule", "workspaces") != "workspaces"
+        or each.data.get("disable-affinity-assistant") == "true"
+        for each in known
+        if each.name == _FLAGS
     )

@@ -203,7 +203,7 @@ class Room(Struct, frozen=True):
     used: Decimal
     """The amount that other pods use."""
     per_replica: Decimal
-    injected: tuple[str, Decimal] = ("", Decimal(0))
+    injected: tuple[str, Decimal]
     """The containers that the webhook adds to each replica, and their part of it."""
 
     @property

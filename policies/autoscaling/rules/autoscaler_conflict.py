@@ -10,16 +10,14 @@ from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autosca
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.listing import TypedIndex
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING, GroupKind
-from policies.kube.json import Json, dig, mapping, maps, strings, text
+from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.metadata import written
 from policies.kube.objects.reading import read
-from policies.kube.objects.scaling import HorizontalPodAutoscaler
+from policies.kube.objects.scaling import HorizontalPodAutoscaler, VerticalPodAutoscaler
 
 Scaled = tuple[str, str, str]
 _APPLICATION: Final = GroupKind("argoproj.io", "Application")
 _VERTICAL: Final = GroupKind("autoscaling.k8s.io", "VerticalPodAutoscaler")
-_CHANGING: Final = (None, "Auto", "Recreate", "Initial", "InPlaceOrRecreate")
-"""Modes in which a VerticalPodAutoscaler changes pods, at the latest when they are created."""
 _RESPECTED: Final = "RespectIgnoreDifferences=true"
 
 
@@ -54,15 +52,15 @@ def _vertical(own: HorizontalPodAutoscaler, facts: Facts) -> Findings:
         if each.resource is not None and each.resource.target.average_utilization is not None
     }
     reference = own.spec.scale_target_ref
-    for vertical in facts.whole.every(_VERTICAL, facts.namespace) if facts.whole is not None else ():
-        spec = mapping(vertical, "spec")
-        other = mapping(spec, "targetRef")
-        if (text(other, "kind"), text(other, "name")) != (reference.kind, reference.name):
+    whole = facts.whole
+    for vertical in () if whole is None else whole.typed(_VERTICAL, facts.namespace, VerticalPodAutoscaler):
+        other = vertical.spec.target_ref
+        if (other.kind, other.name) != (reference.kind, reference.name):
             continue
-        if resource := next(iter(sorted(measured & _sized_by(spec))), ""):
+        if resource := min(measured & vertical.sized, default=""):
             yield Finding(
                 "spec.metrics",
-                f"VerticalPodAutoscaler {text(vertical, 'metadata', 'name')} sets the {resource} requests of "
+                f"VerticalPodAutoscaler {vertical.name} sets the {resource} requests of "
                 f"{reference.kind} {reference.name}, by whose utilization this autoscaler scales. Each of "
                 "them reacts to the other's changes.",
                 f"Scale by another metric, or leave {resource} out of the VerticalPodAutoscaler's "
@@ -70,21 +68,6 @@ def _vertical(own: HorizontalPodAutoscaler, facts: Facts) -> Findings:
                 Certainty.LIKELY,
             )
             return
-
-
-def _sized_by(spec: Json) -> set[str]:
-    """The resources whose requests a VerticalPodAutoscaler changes in some container."""
-    if dig(spec, "updatePolicy", "updateMode") not in _CHANGING:
-        return set()
-    sized = ["cpu", "memory"]
-    policies = maps(spec, "resourcePolicy", "containerPolicies")
-    changing = [each for each in policies if text(each, "mode") != "Off"]
-    named = {
-        name
-        for each in changing
-        for name in (strings(each, "controlledResources") if "controlledResources" in each else sized)
-    }
-    return named if policies else set(sized)
 
 
 def _precedence(autoscaler: HorizontalPodAutoscaler) -> tuple[bool, str]:

@@ -123,6 +123,44 @@ class HorizontalPodAutoscaler(Object):
         return f"HorizontalPodAutoscaler {self.name}"
 
 
+_CHANGING: Final = (None, "Auto", "Recreate", "Initial", "InPlaceOrRecreate")
+"""Modes in which a VerticalPodAutoscaler changes pods, at the latest when they are created."""
+
+
+class ContainerResourcePolicy(Part):
+    mode: str = ""
+    controlled_resources: tuple[str, ...] | None = None
+
+
+class PodResourcePolicy(Part):
+    container_policies: tuple[ContainerResourcePolicy, ...] = ()
+
+
+class PodUpdatePolicy(Part):
+    update_mode: str | None = None
+
+
+class VerticalPodAutoscalerSpec(Part):
+    target_ref: ObjectReference = ObjectReference()
+    update_policy: PodUpdatePolicy = PodUpdatePolicy()
+    resource_policy: PodResourcePolicy = PodResourcePolicy()
+
+
+class VerticalPodAutoscaler(Object):
+    spec: VerticalPodAutoscalerSpec = VerticalPodAutoscalerSpec()
+
+    @property
+    def sized(self) -> frozenset[str]:
+        """The resources whose requests it changes in some container."""
+        if self.spec.update_policy.update_mode not in _CHANGING:
+            return frozenset()
+        every = ("cpu", "memory")
+        policies = self.spec.resource_policy.container_policies
+        changing = [each.controlled_resources for each in policies if each.mode != "Off"]
+        sized = (every if each is None else each for each in changing)
+        return frozenset().union(*sized) if policies else frozenset(every)
+
+
 class ScaleSpec(Part):
     replicas: int = 0
 
