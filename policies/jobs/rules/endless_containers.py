@@ -14,7 +14,6 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeat
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import role_of, succeeds_without
 from policies.core.settings import Thresholds
-from policies.jobs.jobs import has_label
 from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
@@ -22,12 +21,12 @@ from policies.probes.serving import recognised
 _AS_SIDECAR: Final = "restartPolicy: Always"
 """Makes a sidecar only of an init container. An ordinary container with it is refused by default before
 Kubernetes 1.35, and later restarted whenever it ends (`ContainerRestartRules` in pkg/features)."""
-_TASKS: Final = {"kubernetes_pod_operator=True": "task of Airflow"}
-"""Labels of pods for whose end the program waits that created them, and its name. `await_pod_completion` in
-airflow/providers/cncf/kubernetes/utils/pod_manager.py waits so unless the pod has Istio's proxy."""
+_TASK: Final = "task of Airflow"
+"""A pod of KubernetesPodOperator, which waits for its end unless the pod has Istio's proxy:
+`await_pod_completion` in airflow/providers/cncf/kubernetes/utils/pod_manager.py."""
 _LOOP: Final = "a loop without an end"
-_UNSURE: Final = frozenset({_AS_SIDECAR, _LOOP, *_TASKS.values()})
-"""Programs that a newer Kubernetes or a part of the script may end, and those who may not wait."""
+_UNSURE: Final = frozenset({_AS_SIDECAR, _LOOP, _TASK})
+"""Programs that a newer Kubernetes or a part of the script may end, and a kind that may not wait."""
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
@@ -37,15 +36,19 @@ _ENDS: Final = re.compile(
     # --quitquitquit enables an endpoint that stops the proxy.
     r"exit[-_]after[-_]auth|quitquitquit|--exit-zero-on-sigterm|\bexit\b|\bp?kill\b|\btimeout\b"
 )
+_ENDS_LOOP: Final = re.compile(
+    r"\bkillall\b|\bset -\w*[eu]|sh -\w*[eu]|\berrexit\b|\bnounset\b|\$\{\w+:?\?|\bexec\b|(?<!\|)\|(?!\|)"
+)
+"""`set -e` and `-u`, `${X:?}`, another program in place of the shell, or a pipe whose reader ends."""
 
 
 def _waiting(target: Target, template: PodTemplate) -> str:
     """The kind that completes only after all main containers of the pod have ended; empty if none does."""
     owner = template.view.owner
     if owner is None:
-        labels = template.typed.metadata.labels
-        names = (name for label, name in _TASKS.items() if has_label(labels, (label,)))
-        return "" if any(each.name == "istio-proxy" for each in template.containers()) else next(names, "")
+        is_task = template.typed.metadata.labels.get("kubernetes_pod_operator") == "True"
+        meshed = any(each.name == "istio-proxy" for each in template.containers())
+        return _TASK if is_task and not meshed else ""
     if succeeds_without(target, template):
         return ""
     if owner.kind == JOB.kind:
@@ -169,10 +172,6 @@ def _repeats(container: Container) -> bool:
     )
 
 
-_ENDS_LOOP: Final = re.compile(
-    r"\bkillall\b|\bset -\w*[eu]|sh -\w*[eu]|\berrexit\b|\bnounset\b|\$\{\w+:?\?|\bexec\b|(?<!\|)\|(?!\|)"
-)
-"""`set -e` and `-u`, `${X:?}`, another program in place of the shell, or a pipe whose reader ends."""
 _ALWAYS: Final = (("infinity",), ("inf",))
 _FOLLOW: Final = re.compile(r"-[a-zA-Z0-9+]*[fF]|--follow")
 
