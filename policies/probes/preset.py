@@ -319,10 +319,14 @@ class AnsweredHosts(Model):
 class Lacking(Model):
     """The programs of health checks that a server's own images lack, by their Dockerfiles."""
 
-    programs: tuple[str, ...] = Field(min_length=1)
-    since: str = Field("", description="the first version that lacks them; empty: all")
+    programs: tuple[str, ...] = Field(min_length=1, description="their names, such as curl")
+    since: str = Field(
+        "",
+        pattern=r"^([0-9]+(\.[0-9]+)+)?$",
+        description="the first version that lacks them, by the image's tag; empty: all",
+    )
     unless_tag: tuple[str, ...] = Field((), description="parts of the tags of images that may have them")
-    source: str
+    source: str = Field(description="the Dockerfiles and threads that show it")
 
 
 class Preset(Model):

@@ -34,8 +34,8 @@ class Migration(Model):
     """An entry of the table migrations.yaml."""
 
     waits: str = Field(description="the command that waits for it, and fails if it does not come")
-    server: bool = Field(False, description="whether that is a server, which is not ready before")
-    path: str = Field("", description="of its readinessProbe by HTTP that fails before; empty: each one")
+    server: bool = Field(False, description="whether a server waits, which is not ready before it")
+    path: str = Field("", description="path of the readinessProbe that fails before it; empty: of any probe")
     done_by: tuple[str, ...] = Field(min_length=1, description="the commands or values that do it")
     source: str = Field(description="where this is from")
 
