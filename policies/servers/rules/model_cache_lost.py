@@ -7,6 +7,7 @@ from typing import Final
 
 from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.facts import WholeObjects
 from policies.core.pod_templates import pod_templates
 from policies.core.services import selecting
 from policies.core.workloads import workloads_by_kind
@@ -47,10 +48,10 @@ def _filled_once(template: PodTemplate, container: Container, found: Download, f
     if pulls is None or whole is None or not whole.of_files or not ephemeral:
         return
     words = (*pulls.commands, *pulls.paths)
-    further = (*whole.every(DEPLOYMENT, facts.namespace), *whole.every(STATEFUL_SET, facts.namespace))
-    others = (template.pod, *further, *whole.every(CRON_JOB, facts.namespace))
-    if any(word in str(other) for other in others for word in words):
-        return  # it may download them again
+    if _may_fill(template, container, found) or _mentions(template.pod, words):
+        return
+    if whole.cache.once_for((facts.namespace, words), _may_pull, whole, facts.namespace, words):
+        return
     services = {each.name for each in selecting(template.typed.metadata.labels, facts)}
     for job in whole.every(JOB, facts.namespace):
         typed = readable(job, Job)
@@ -67,6 +68,31 @@ def _filled_once(template: PodTemplate, container: Container, found: Download, f
                 Certainty.LIKELY,
             )
             return
+
+
+def _may_fill(template: PodTemplate, container: Container, found: Download) -> bool:
+    """Whether a hook, a script or an init container of the pod may download the models, too."""
+    hooks, volume = container.typed.lifecycle, found.volume
+    if (hooks is not None and hooks.post_start is not None) or container_command(template, container).scripts:
+        return True
+    inits = template.containers(Role.INIT)
+    mounts = (mount for each in inits for mount in each.typed.volume_mounts)
+    return volume is not None and any(mount.name == volume.name for mount in mounts)
+
+
+def _may_pull(whole: WholeObjects, namespace: str, words: tuple[str, ...]) -> bool:
+    """Whether a workload of a namespace may download models more than once."""
+    return any(
+        _mentions(each, words)
+        for kind in (DEPLOYMENT, STATEFUL_SET, CRON_JOB)
+        for each in whole.every(kind, namespace)
+    )
+
+
+def _mentions(obj: Json, words: tuple[str, ...]) -> bool:
+    """Whether an object contains one of the commands or paths, also as a list of words."""
+    text_of = str(obj).replace("', '", " ")
+    return any(word in text_of for word in words)
 
 
 def _pulls_by(job: Json, pulls: Pulls, services: set[str]) -> bool:
