@@ -475,6 +475,9 @@ class Preset(Model):
     version_images: tuple[str, ...] = Field(
         (), description="further images whose tag is the server's version, such as a base image"
     )
+    unversioned_images: tuple[str, ...] = Field(
+        (), description="those of its images whose tag is the version of another program"
+    )
     unversioned: Unversioned = Field(
         Unversioned.NEW,
         description="the endpoints if the tag has no version: `new` the paths above, `oldest` the first "

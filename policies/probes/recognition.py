@@ -228,7 +228,13 @@ class Recogniser:
                 *(
                     glob
                     for each in presets.values()
-                    for glob in (*each.images, *each.mirrors, *each.excluded_images, *each.version_images)
+                    for glob in (
+                        *each.images,
+                        *each.mirrors,
+                        *each.excluded_images,
+                        *each.version_images,
+                        *each.unversioned_images,
+                    )
                 ),
             )
         )
@@ -306,7 +312,9 @@ class Recogniser:
         name, argv = match
         preset = by_image.presets[name]
         own_image = by_image.is_own(preset)
-        versioned = own_image or not by_image.globs.isdisjoint(preset.version_images)
+        versioned = (
+            own_image or not by_image.globs.isdisjoint(preset.version_images)
+        ) and by_image.globs.isdisjoint(preset.unversioned_images)
         version = release(repository_and_tag(image)[1]) if versioned else ()
         older = _older(preset, version)
         if older is not None:
@@ -585,13 +593,13 @@ def release(tag: str) -> tuple[int, ...]:
 
 
 def is_since(server: Server, container: Container, since: str) -> bool:
-    """Whether a server has at least this version, by the tag of its image. Without a number in the tag, the
-    next start runs the newest version."""
+    """Whether a server has at least this version, by the tag of its image. With a tag such as `latest`, the
+    next start runs the newest version; other tags without a number, such as `gptoss`, may never change."""
     if not (server.own_image or server.version) or "@" in container.image:
         return False
     if server.version:
         return server.version >= release(since)
-    return not any(map(str.isdigit, repository_and_tag(container.image)[1]))
+    return _MOVING.fullmatch(repository_and_tag(container.image)[1]) is not None
 
 
 def version_in(tag: str) -> str:
@@ -604,6 +612,11 @@ def version_in(tag: str) -> str:
 
 
 _VERSION: Final = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])")
+_MOVING: Final = re.compile(
+    r"(?:(?:^|[-_.])(?:latest|nightly|main|master|dev|edge|stable|server|full|light|cpu|gpu|cuda|rocm|musa|intel|vulkan|"
+    r"openvino|runtime|slim|alpine|debian|ubuntu|all|rust|non|root|database|minimal))*"
+)
+"""Tags that follow the newest version; empty is `latest`."""
 _BUILD: Final = re.compile(r"(?:^|-)(b[0-9]{3,6})$", re.ASCII)
 
 
