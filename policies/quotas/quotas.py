@@ -203,8 +203,7 @@ class Room(Struct, frozen=True):
     used: Decimal
     """The amount that other pods use."""
     per_replica: Decimal
-    injected: tuple[str, Decimal]
-    """The containers that the webhook adds to each replica, and their part of it."""
+    match: QuotaMatch
 
     @property
     def replicas(self) -> Decimal:
@@ -222,7 +221,8 @@ class Room(Struct, frozen=True):
 
     @property
     def _share(self) -> str:
-        who, part = self.injected
+        who, without = self.match.injected()
+        part = self.per_replica - without.get(self.resource, Decimal(0))
         return f", {self.amount(part)} of it for the injected container {who}" if part else ""
 
     @property
@@ -255,23 +255,15 @@ class QuotaMatch(Struct, frozen=True):
         """How many replicas fit if other pods use these amounts; None if the quota does not limit them.
         Raises ValueError."""
         name, used = self.quota.name, used or {}
-        who, without = self._injected()
         rooms = [
-            Room(
-                name,
-                resource,
-                hard,
-                used.get(resource, Decimal(0)),
-                self.usage[resource],
-                (who, self.usage[resource] - without.get(resource, Decimal(0))),
-            )
+            Room(name, resource, hard, used.get(resource, Decimal(0)), self.usage[resource], self)
             for resource, hard in amounts(self.quota.spec.hard).items()
             if self.usage.get(resource)
         ]
         return min(rooms, key=lambda room: room.replicas, default=None)
 
-    def _injected(self) -> tuple[str, Amounts]:
-        """The containers that are not in the workload, and the resources of one replica without them."""
+    def injected(self) -> tuple[str, Amounts]:
+        """The containers that the webhook adds, and the resources of one replica without them."""
         names: dict[str, None] = {}
         written = []
         for template, pods in zip(self.templates, self.pods, strict=True):
