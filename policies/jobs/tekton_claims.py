@@ -45,7 +45,7 @@ def claims_of_one_task(target: Target, facts: Facts) -> Findings:
 
 
 def _claims(spec: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """The names of workspaces, each with what tells its claim from others."""
+    """The names of workspaces, each with a key of its claim."""
     for each in maps(spec, "workspaces"):
         name, claim = text(each, "name"), text(each, "persistentVolumeClaim", "claimName")
         if each.get("volumeClaimTemplate") is not None:

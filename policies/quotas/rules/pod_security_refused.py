@@ -52,7 +52,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _certainty(found: Iterable[Violation], template: PodTemplate) -> Certainty:
-    """A webhook may add what is missing, and the API server may exempt runtime classes."""
+    """A webhook may add missing fields, and the API server may exempt runtime classes."""
     written = any(not each.is_missing for each in found)
     exact = template.is_exact and not template.is_merged_later
     sure = written and exact and not template.typed.spec.runtime_class_name
