@@ -21,6 +21,7 @@ from policies.probes.server_facts import (
     Example,
     FixedGroup,
     HomeDirectory,
+    Lacking,
     LargeRequests,
     LinkVariable,
     LoadMetrics,
@@ -314,19 +315,6 @@ class AnsweredHosts(Model):
     known: tuple[str, ...] = Field((), description="globs of hosts for which it answers by default")
     since: str = Field(description="the first version that refuses hosts, by the image's tag")
     source: str = Field(description="the documentation or code that shows it")
-
-
-class Lacking(Model):
-    """The programs of health checks that a server's own images lack, by their Dockerfiles."""
-
-    programs: tuple[str, ...] = Field(min_length=1, description="their names, such as curl")
-    since: str = Field(
-        "",
-        pattern=r"^([0-9]+(\.[0-9]+)+)?$",
-        description="the first version that lacks them, by the image's tag; empty: all",
-    )
-    unless_tag: tuple[str, ...] = Field((), description="parts of the tags of images that may have them")
-    source: str = Field(description="the Dockerfiles and threads that show it")
 
 
 class Preset(Model):

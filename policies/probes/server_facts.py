@@ -6,8 +6,11 @@ Each fact is a key of a preset. A rule reads it and is silent about servers with
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from policies.core.settings import Field, Model
+
+_VERSION_OR_NONE: Final = r"^([0-9]+(\.[0-9]+)+)?$"
 
 
 class ImageDirectory(Model):
@@ -136,18 +139,31 @@ class Reserved(Model):
     source: str = Field(description="the documentation or code that shows it")
 
 
+class Lacking(Model):
+    """The programs of health checks that a server's own images lack, by their Dockerfiles."""
+
+    programs: tuple[str, ...] = Field(min_length=1, description="their names, such as curl")
+    since: str = Field(
+        "",
+        pattern=_VERSION_OR_NONE,
+        description="the first version that lacks them, by the image's tag; empty: all",
+    )
+    unless_tag: tuple[str, ...] = Field((), description="parts of the tags of images that may have them")
+    source: str = Field(description="the Dockerfiles and threads that show it")
+
+
 class RefusedOption(Model):
     """An option that a server no longer has, or not yet, and with which it ends when it starts."""
 
     flags: tuple[str, ...] = Field(min_length=1, description="the flags, each with the same replacement")
     since: str = Field(
         "",
-        pattern=r"^([0-9]+(\.[0-9]+)+)?$",
+        pattern=_VERSION_OR_NONE,
         description="the first version without them, by the tag of the preset's images",
     )
     newer_than: str = Field(
         "",
-        pattern=r"^([0-9]+(\.[0-9]+)+)?$",
+        pattern=_VERSION_OR_NONE,
         description="a version that does not have them yet, as those before it",
     )
     instead: str = Field(description="what to write: a sentence without its full stop")
