@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -184,6 +184,10 @@ class Target:
     def has_controller(self) -> bool:
         """Whether another object controls it: then rules judge that object."""
         return self.read(Object).metadata.controller is not None
+
+    def annotations_at(self, template: PodTemplate) -> Mapping[str, str]:
+        """The annotations of the object and of one of its pod templates, whose own take precedence."""
+        return {**self.read(Object).metadata.annotations, **template.typed.metadata.annotations}
 
     @lazy
     def spec(self) -> Json:

@@ -16,7 +16,6 @@ from policies.jobs.tekton_claims import claims_of_one_task
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
-from policies.kube.objects.metadata import Object
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_duration
 
@@ -207,8 +206,7 @@ def _behind_another(target: Target, run: Run) -> Findings:
 
 def _is_left_alone(target: Target, template: PodTemplate, known: First) -> bool:
     """Whether an annotation of the object or of its pods keeps the controller from changing the command."""
-    annotations = {**target.read(Object).metadata.annotations, **template.typed.metadata.annotations}
-    return has_label(annotations, known.unless)
+    return has_label(target.annotations_at(template), known.unless)
 
 
 def _before_its_program(target: Target, run: Run) -> Findings:

@@ -8,7 +8,6 @@ from typing import Final
 from policies.commands import Command, CommandSummary
 from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
-from policies.kube.objects.metadata import Object
 from policies.kube.pods import Container, Role
 from policies.startup.daemons import way_to_stay
 
@@ -49,9 +48,8 @@ def daemons(target: Target, facts: Facts) -> Findings:
 
 
 def ray(target: Target, facts: Facts) -> Findings:
-    annotations = target.read(Object).metadata.annotations
     for template in target.templates:
-        own = {**annotations, **template.typed.metadata.annotations}.get(_OVERWRITES) == "true"
+        own = target.annotations_at(template).get(_OVERWRITES) == "true"
         if template.completes:
             continue
         for container in template.containers(Role.MAIN):
