@@ -28,6 +28,7 @@ from policies.probes.server_facts import (
     LongAnswers,
     MemoryShare,
     ModelCache,
+    NeededRight,
     Needs,
     OwnData,
     Parallelism,
@@ -544,6 +545,7 @@ class Preset(Model):
     refused_options: tuple[RefusedOption, ...] = Field(
         (), description="options with which it ends in some versions"
     )
+    rights: tuple[NeededRight, ...] = Field((), description="what it asks Kubernetes' API server for")
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
     shared_memory: tuple[SharedMemory, ...] = Field(
         (), description="when its processes exchange data through /dev/shm, besides use of several GPUs"

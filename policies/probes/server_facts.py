@@ -170,6 +170,17 @@ class RefusedOption(Model):
     source: str = Field(description="the thread or code that shows it")
 
 
+class NeededRight(Model):
+    """What a server asks Kubernetes' API server for."""
+
+    flags: tuple[str, ...] = Field(min_length=1, description="the flags with which it does")
+    value: str = Field("", description="their value; empty for each value")
+    unless_flags: tuple[str, ...] = Field((), description="flags with which it asks for something else")
+    resource: str = Field(description="the resource, such as `pods` or `jobs.batch`")
+    verbs: tuple[str, ...] = Field(min_length=1, description="the verbs that it needs")
+    source: str = Field(description="the code or thread that shows it")
+
+
 class SharedMemory(Model):
     """When the processes of a server exchange data through /dev/shm."""
 

@@ -17,6 +17,7 @@
 | Devices of DRA | `devices` |
 | Kueue's queues | `queues` |
 | Configurations of admission webhooks | `webhooks` |
+| Roles and their bindings | `rbac` |
 | Ray | `ray` |
 | Which type has which kind? | `kinds` |
 

@@ -17,6 +17,7 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from policies.kube.objects.ray import RayCluster, RayJob, RayService
+from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding
 from policies.kube.objects.scaling import (
     HorizontalPodAutoscaler,
     PodDisruptionBudget,
@@ -74,6 +75,10 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.VALIDATING_POLICY: AdmissionPolicy,
         gk.INGRESS: Ingress,
         gk.NETWORK_POLICY: NetworkPolicy,
+        gk.ROLE: Role,
+        gk.CLUSTER_ROLE: ClusterRole,
+        gk.ROLE_BINDING: RoleBinding,
+        gk.CLUSTER_ROLE_BINDING: RoleBinding,
         gk.HTTP_ROUTE: Route,
         gk.GATEWAY: Gateway,
         GroupKind("gateway.networking.k8s.io", "GatewayClass"): GatewayClass,

@@ -400,6 +400,9 @@ class PodSpec(Part):
     priority_class_name: str = ""
     runtime_class_name: str | None = None
     service_account_name: str = ""
+    service_account: str = ""
+    """The older name of the same field."""
+    automount_service_account_token: bool = True
     host_network: bool = False
     host_pid: bool = msgspec.field(default=False, name="hostPID")
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")
@@ -443,7 +446,8 @@ class PodSpec(Part):
     @property
     def own_account(self) -> str:
         """Its ServiceAccount; empty for the default one, which kube-controller-manager creates everywhere."""
-        return "" if self.service_account_name == "default" else self.service_account_name
+        name = self.service_account_name or self.service_account
+        return "" if name == "default" else name
 
 
 NO_SPEC = PodSpec()

@@ -99,6 +99,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/serving_runtimes.yaml",
         "policies/relations/group_joins.yaml",
         "policies/relations/migrations.yaml",
+        "policies/relations/rights.yaml",
         "policies/startup/daemons.yaml",
         "policies/startup/removed_programs.yaml",
         "policies/webhooks/critical.yaml",

@@ -34,7 +34,7 @@ def sources(entry: object, at: str) -> Iterator[tuple[str, str]]:
     if isinstance(entry, Model):
         for name in entry.__struct_fields__:
             value = getattr(entry, name)
-            if name.endswith("source") and isinstance(value, str):
+            if name.split("_")[-1] == "source" and isinstance(value, str):
                 yield f"{at}.{name}", value
             else:
                 yield from sources(value, f"{at}.{name}")

@@ -1,0 +1,51 @@
+"""Roles, and the accounts that they are bound to."""
+
+from __future__ import annotations
+
+from policies.kube.objects.metadata import Object, Part
+
+
+class PolicyRule(Part):
+    verbs: tuple[str, ...] = ()
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+    def allows(self, verb: str, group: str, resource: str) -> bool:
+        """`resource`: the plural, with its subresource if it is one: `pods/log`. A rule for some objects by
+        their names counts as one for all."""
+        whole, _, part = resource.partition("/")
+        return (
+            not {"*", verb}.isdisjoint(self.verbs)
+            and not {"*", group}.isdisjoint(self.api_groups)
+            and not {"*", resource, f"*/{part}" if part else whole}.isdisjoint(self.resources)
+        )
+
+
+class AggregationRule(Part):
+    """Only its presence counts."""
+
+
+class Role(Object):
+    rules: tuple[PolicyRule, ...] = ()
+
+
+class ClusterRole(Role):
+    aggregation_rule: AggregationRule | None = None
+
+
+class RoleRef(Part):
+    kind: str = ""
+    name: str = ""
+
+
+class Subject(Part):
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class RoleBinding(Object):
+    """A RoleBinding or a ClusterRoleBinding."""
+
+    role_ref: RoleRef = RoleRef()
+    subjects: tuple[Subject, ...] = ()
