@@ -18,15 +18,12 @@ from policies.kube.group_kinds import JOB
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 
-_AS_SIDECAR: Final = "restartPolicy: Always"
-"""Makes a sidecar only of an init container. An ordinary container with it is refused by default before
-Kubernetes 1.35, and later restarted whenever it ends (`ContainerRestartRules` in pkg/features)."""
 _TASK: Final = "task of Airflow"
 """A pod of KubernetesPodOperator, which waits for its end unless the pod has Istio's proxy:
 `await_pod_completion` in airflow/providers/cncf/kubernetes/utils/pod_manager.py."""
 _LOOP: Final = "a loop without an end"
-_UNSURE: Final = frozenset({_AS_SIDECAR, _LOOP, _TASK})
-"""Programs that a newer Kubernetes or a part of the script may end, and a kind that may not wait."""
+_UNSURE: Final = frozenset({_LOOP, _TASK})
+"""A program that a part of the script may end, and a kind that may not wait."""
 _STOPS: Final = re.compile(
     r"quitquitquit|/(?:quit|shutdown|stop)\b|\bp?kill(?:all)?\b|linkerd-await|\bscuttle\b|\btimeout\b"
 )
@@ -131,18 +128,42 @@ _WAITING: Final = frozenset({"wait", "sleep", "tail", "echo", "exit", "true"})
 
 def sidecars(target: Target, facts: Facts) -> Findings:
     further = facts.settings(Thresholds).endless_sidecars
-    return _findings(
+    yield from _restarted(target)
+    yield from _findings(
         target,
         lambda container: (
-            never_ending(container.image, container.name, further)
-            or _follows(container)
-            or (_AS_SIDECAR if container.typed.restart_policy == "Always" else None)
+            None
+            if container.typed.restart_policy == _ALWAYS_RESTARTED
+            else never_ending(container.image, container.name, further) or _follows(container)
         ),
         lambda name, kind: (
             f"({name}) runs until something stops it, but the {kind} completes only when all its containers "
             "have ended."
         ),
     )
+
+
+_ALWAYS_RESTARTED: Final = "Always"
+"""Makes a sidecar only of an init container. On an ordinary one the API server refuses it by default before
+Kubernetes 1.35 (`ContainerRestartRules` in pkg/features)."""
+
+
+def _restarted(target: Target) -> Findings:
+    """Main containers that are started again whenever they end."""
+    for template in target.templates:
+        kind = _waiting(target, template)
+        mains = list(template.containers(Role.MAIN)) if kind else []
+        restarted = [each for each in mains if each.typed.restart_policy == _ALWAYS_RESTARTED]
+        # Without another container, the Job may be one that serves. The CRD of a kind may lack the field.
+        sure = kind == JOB.kind and len(restarted) < len(mains)
+        for each in restarted:
+            yield Finding(
+                template.at(each, "restartPolicy"),
+                f"Container {each.name} has restartPolicy: Always, so the kubelet starts it again whenever "
+                f"it ends. The {kind} completes only when all its containers have ended.",
+                "Remove it. To make the container a native sidecar, move it to initContainers.",
+                Certainty.CERTAIN if sure else Certainty.LIKELY,
+            )
 
 
 def _follows(container: Container) -> str | None:

@@ -10,6 +10,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target
 from policies.core.runs import RetryAt, Run, runs_in
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import JOB, kind_of
+from policies.kube.pods import Role
 
 _NO_LIMIT: Final = 1000
 """Retries that no run reaches."""
@@ -18,6 +19,7 @@ _NO_LIMIT: Final = 1000
 def check(target: Target, facts: Facts) -> Findings:
     if only_idles(target):
         return
+    yield from _in_place(target, facts)
     for run in runs_in(target.obj):
         found = next((each for each in run.retries() if _is_endless(each, run)), None)
         if found is None:
@@ -34,6 +36,30 @@ def check(target: Target, facts: Facts) -> Findings:
             f"resources: {found.retry.why}.",
             found.retry.instead,
         )
+
+
+def _in_place(target: Target, facts: Facts) -> Findings:
+    """Containers of pods that are not restarted, with a restartPolicy of their own. The Job counts restarts
+    only if the pods have it: `pastBackoffLimitOnFailure` in pkg/controller/job/job_controller.go of
+    Kubernetes 1.36."""
+    for run in runs_in(target.obj):
+        if run.life.group_kind != JOB or run.value(run.life.deadline):
+            continue
+        for template in target.templates:
+            spec = template.typed.spec
+            if template.steps[: len(run.steps)] != run.steps or spec.restart_policy != "Never":
+                continue
+            if spec.active_deadline_seconds is not None or not is_large(template.view, facts):
+                continue
+            for container in template.containers(Role.MAIN):
+                if container.typed.restart_policy == "OnFailure":
+                    yield Finding(
+                        template.at(container, "restartPolicy"),
+                        f"The kubelet restarts container {container.name} after each error, for as long as "
+                        "the pod exists: backoffLimit counts the restarts of containers only if the pods "
+                        "have restartPolicy OnFailure.",
+                        "Remove it, so that a failed pod is replaced and counts. Or set it for the pod.",
+                    )
 
 
 def _is_endless(each: RetryAt, run: Run) -> bool:
