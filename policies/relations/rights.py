@@ -17,6 +17,7 @@ from policies.commands.options import parse_options
 from policies.core import data
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
+from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
 from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding, Subject
 from policies.kube.objects.reading import readable
@@ -145,14 +146,27 @@ def account_of(name: str, namespace: str, at: str, cluster: WholeObjects) -> Acc
     return Account(tuple(roles), known)
 
 
-def accounts_with(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
-    """The ServiceAccounts of a namespace that may do something there, each with its role."""
+def unused_accounts(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
+    """The ServiceAccounts of a namespace that may do something there and that no workload has, each with its
+    role."""
     for binding in _bindings(right.namespace or namespace, cluster):
         role = _role(binding, cluster)
         if role is not None and right.allowed_by(role):
             for each in binding.subjects:
-                if each.kind == "ServiceAccount" and _is_account(each, binding, each.name, namespace):
+                own = each.kind == "ServiceAccount" and _is_account(each, binding, each.name, namespace)
+                if own and not _is_used(each.name, namespace, cluster):
                     yield each.name, binding.role_ref.name
+
+
+def _is_used(account: str, namespace: str, cluster: WholeObjects) -> bool:
+    """Whether the text of a workload names an account as that of its pods."""
+    written = [f"'{field}': '{account}'" for field in ("serviceAccountName", "serviceAccount")]
+    return any(
+        each in text
+        for kind in workloads_by_kind()
+        for text in map(str, cluster.every(kind, namespace))
+        for each in written
+    )
 
 
 def _bindings(namespace: str, cluster: WholeObjects) -> Iterator[RoleBinding]:

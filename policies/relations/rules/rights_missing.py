@@ -13,9 +13,9 @@ from policies.probes.serving import recognised
 from policies.relations.rights import (
     Right,
     account_of,
-    accounts_with,
     needed,
     rights_of,
+    unused_accounts,
     uses_other_credentials,
 )
 
@@ -52,7 +52,7 @@ def _missing(template: PodTemplate, container: Container, facts: Facts, cluster:
                 else Certainty.LIKELY,
             )
             return
-        other = next(accounts_with(right, namespace, cluster), None)
+        other = next(unused_accounts(right, namespace, cluster), None)
         if not own and other is not None:
             yield Finding(
                 template.command_path(container),
