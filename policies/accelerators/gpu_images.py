@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.settings import Field, Model
 
 
@@ -22,6 +22,4 @@ def gpu_images(*, agents: bool) -> tuple[str, ...]:
     return tuple(each.image for each in _images() if each.agent == agents)
 
 
-@table
-def _images() -> tuple[GpuImage, ...]:
-    return load_list(GpuImage, "policies.accelerators", "gpu_images.yaml")
+_images = entries(GpuImage, "policies.accelerators", "gpu_images.yaml")

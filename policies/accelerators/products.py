@@ -44,9 +44,7 @@ class Bound(Struct, frozen=True):
     """The label or the resource that shows it: `nvidia.com/gpu.product=NVIDIA-L4`."""
 
 
-@data.table
-def _products() -> tuple[Product, ...]:
-    return data.load_list(Product, __package__, "products.yaml")
+_products = data.entries(Product, __package__, "products.yaml")
 
 
 def required_memory(pod: PodSpec, vendor: Vendor) -> Bound | None:

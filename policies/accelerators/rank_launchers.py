@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.accelerators.parallelism import devices
 from policies.containers.programs import Program, launch_of, option
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.settings import Field, Model
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
@@ -33,9 +33,7 @@ class RankLauncher(Model):
     source: str = Field(description="the documentation of the program")
 
 
-@table
-def _table() -> tuple[RankLauncher, ...]:
-    return load_list(RankLauncher, "policies.accelerators", "rank_launchers.yaml")
+_table = entries(RankLauncher, "policies.accelerators", "rank_launchers.yaml")
 
 
 def rank_launcher(name: str, words: Program) -> RankLauncher | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.settings import Field, Model
 from policies.kube.images import image_matches
 from policies.kube.pods import Container
@@ -33,10 +33,8 @@ def is_puller(container: Container) -> bool:
     return bool(command) and command[0].rpartition("/")[2] == PULLER
 
 
-@table
-def known_sidecars() -> tuple[SidecarProgram, ...]:
-    """The table."""
-    return load_list(SidecarProgram, __package__, "sidecars.yaml")
+known_sidecars = entries(SidecarProgram, __package__, "sidecars.yaml")
+"""The table."""
 
 
 @cache

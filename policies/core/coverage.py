@@ -200,9 +200,7 @@ class BuiltinKinds(Model):
     )
 
 
-@data.table
-def builtin_kinds() -> BuiltinKinds:
-    return data.load_one(BuiltinKinds, __package__, "builtin_kinds.yaml")
+builtin_kinds = data.entry(BuiltinKinds, __package__, "builtin_kinds.yaml")
 
 
 @data.table

@@ -46,6 +46,16 @@ def table(load: Callable[[], T]) -> Callable[[], T]:
     return once
 
 
+def entries(model: type[S], package: str, name: str) -> Callable[[], tuple[S, ...]]:
+    """A table of the entries of a file with a list."""
+    return table(lambda: load_list(model, package, name))
+
+
+def entry(model: type[S], package: str, name: str) -> Callable[[], S]:
+    """A table that is one entry, the whole file."""
+    return table(lambda: load_one(model, package, name))
+
+
 def load_tables() -> None:
     """Load the tables of all modules imported so far."""
     for each in _TABLES:

@@ -68,9 +68,7 @@ def is_below(path: str, other: str) -> bool:
     return bool(one) and f"{one}/".startswith(f"{two}/")
 
 
-@data.table
-def _directories() -> tuple[DataDirectory, ...]:
-    return data.load_list(DataDirectory, "policies.core", "data_directories.yaml")
+_directories = data.entries(DataDirectory, "policies.core", "data_directories.yaml")
 
 
 def data_directories(container: Container) -> tuple[DataDirectory, ...]:

@@ -57,9 +57,7 @@ class OwnRuntime(Model):
         return not version and (text(model, "protocolVersion") or "v1") in self.protocols
 
 
-@data.table
-def _own_runtimes() -> tuple[OwnRuntime, ...]:
-    return data.load_list(OwnRuntime, __package__, "serving_runtimes.yaml")
+_own_runtimes = data.entries(OwnRuntime, __package__, "serving_runtimes.yaml")
 
 
 def own_runtime(obj: Json, field: str, others: Iterable[Json] | None) -> OwnRuntime | None:

@@ -359,9 +359,7 @@ class Lifecycle(Model):
         return GroupKind(self.api_group, self.kind)
 
 
-@data.table
-def _table() -> tuple[Lifecycle, ...]:
-    return data.load_list(Lifecycle, __package__, "lifecycles.yaml")
+_table = data.entries(Lifecycle, __package__, "lifecycles.yaml")
 
 
 @cache

@@ -104,9 +104,7 @@ class ResourceKind(Model):
         return self.controlled or controller(obj) is None
 
 
-@data.table
-def resource_kinds() -> tuple[ResourceKind, ...]:
-    return data.load_list(ResourceKind, __package__, "resources.yaml")
+resource_kinds = data.entries(ResourceKind, __package__, "resources.yaml")
 
 
 @cache

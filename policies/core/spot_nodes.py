@@ -18,9 +18,7 @@ class SpotNodes(Model):
     source: str
 
 
-@data.table
-def _spot_nodes() -> tuple[SpotNodes, ...]:
-    return data.load_list(SpotNodes, __package__, "spot_nodes.yaml")
+_spot_nodes = data.entries(SpotNodes, __package__, "spot_nodes.yaml")
 
 
 def spot_nodes_of(pod: PodSpec) -> SpotNodes | None:

@@ -45,15 +45,11 @@ class Disk(Model):
     source: str
 
 
-@data.table
-def disks() -> tuple[Disk, ...]:
-    return data.load_list(Disk, __package__, "disks.yaml")
+disks = data.entries(Disk, __package__, "disks.yaml")
 
 
-@data.table
-def unattached() -> tuple[Unattached, ...]:
-    """The entries of `volumes.yaml`."""
-    return data.load_list(Unattached, __package__, "volumes.yaml")
+unattached = data.entries(Unattached, __package__, "volumes.yaml")
+"""The entries of `volumes.yaml`."""
 
 
 def class_of(claim: PersistentVolumeClaim, facts: Facts) -> StorageClass | None:

@@ -365,9 +365,7 @@ class Workload(Model):
         return not (self.containers or self.composed or self.overrides or self.unread)
 
 
-@data.table
-def _table() -> tuple[Workload, ...]:
-    return data.load_list(Workload, __package__, "workloads.yaml")
+_table = data.entries(Workload, __package__, "workloads.yaml")
 
 
 @cache

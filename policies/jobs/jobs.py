@@ -50,9 +50,7 @@ class OrchestratedProgram(Model):
         return tuple(self.program.split())
 
 
-@data.table
-def _orchestrated_programs() -> tuple[OrchestratedProgram, ...]:
-    return data.load_list(OrchestratedProgram, __package__, "orchestrated_programs.yaml")
+_orchestrated_programs = data.entries(OrchestratedProgram, __package__, "orchestrated_programs.yaml")
 
 
 class PlacedJobSpec(Struct, frozen=True):

@@ -60,9 +60,7 @@ class TrainingPrograms(Model):
     harmless: frozenset[str] = Field(description="programs whose failures no retry heals")
 
 
-@data.table
-def _table() -> TrainingPrograms:
-    return data.load_one(TrainingPrograms, __package__, "training_programs.yaml")
+_table = data.entry(TrainingPrograms, __package__, "training_programs.yaml")
 
 
 def training_containers(

@@ -274,14 +274,10 @@ def _followed(
     return objects.BackendReference(kind=reference.kind or _SERVICE, name=reference.name)
 
 
-@data.table
-def _gateways() -> tuple[GatewayKind, ...]:
-    return data.load_list(GatewayKind, __package__, "gateways.yaml")
+_gateways = data.entries(GatewayKind, __package__, "gateways.yaml")
 
 
-@data.table
-def _body_gateways() -> tuple[GatewayKind, ...]:
-    return data.load_list(GatewayKind, __package__, "bodies.yaml")
+_body_gateways = data.entries(GatewayKind, __package__, "bodies.yaml")
 
 
 def _seconds(value: object) -> float | None:

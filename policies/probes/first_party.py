@@ -14,7 +14,7 @@ from typing import Final
 from policies.containers.commands import command_without_pod
 from policies.containers.programs import started
 from policies.core.annotations import MODEL_CONFIG
-from policies.core.data import load_one, table
+from policies.core.data import entry, table
 from policies.core.facts import Facts
 from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
@@ -53,9 +53,7 @@ class Signs(Model):
     public_registries: frozenset[str] = Field(description="hosts from which anybody may pull")
 
 
-@table
-def _signs() -> Signs:
-    return load_one(Signs, __package__, "first_party.yaml")
+_signs = entry(Signs, __package__, "first_party.yaml")
 
 
 def is_first_party(template: PodTemplate, container: Container, facts: Facts) -> bool:

@@ -15,9 +15,7 @@ class Gated(Model):
     source: str = Field(pattern=r"^https://")
 
 
-@data.table
-def _gated() -> tuple[Gated, ...]:
-    return data.load_list(Gated, __package__, "gated_models.yaml")
+_gated = data.entries(Gated, __package__, "gated_models.yaml")
 
 
 def is_gated(model: str) -> bool:

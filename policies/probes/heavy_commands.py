@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Final
 
 from policies.commands import Command, CommandSummary
-from policies.core.data import load_one, table
+from policies.core.data import entry
 from policies.core.finding import Certainty
 from policies.core.settings import Field, Model
 
@@ -48,9 +48,7 @@ class HeavyCommands(Model):
     tree_tests: frozenset[str] = Field(description="tests of find on each file of a tree")
 
 
-@table
-def _table() -> HeavyCommands:
-    return load_one(HeavyCommands, "policies.probes", "heavy_commands.yaml")
+_table = entry(HeavyCommands, "policies.probes", "heavy_commands.yaml")
 
 
 def heavy_work(summary: CommandSummary) -> tuple[str, Certainty] | None:

@@ -180,6 +180,4 @@ def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@data.table
-def controls() -> tuple[Control, ...]:
-    return data.load_list(Control, __package__, "pod_security.yaml")
+controls = data.entries(Control, __package__, "pod_security.yaml")

@@ -22,9 +22,7 @@ class Daemon(Model):
     source: str = Field(pattern=r"^https://")
 
 
-@data.table
-def _daemons() -> tuple[Daemon, ...]:
-    return data.load_list(Daemon, __package__, "daemons.yaml")
+_daemons = data.entries(Daemon, __package__, "daemons.yaml")
 
 
 def way_to_stay(command: Command, variables: Collection[str]) -> tuple[str, bool] | None:

@@ -43,9 +43,7 @@ class Removed(Model):
     source: str
 
 
-@data.table
-def _removed() -> tuple[Removed, ...]:
-    return data.load_list(Removed, __package__, "removed_programs.yaml")
+_removed = data.entries(Removed, __package__, "removed_programs.yaml")
 
 
 def removed_programs(image: str, commands: Sequence[Command]) -> Iterator[Removed]:

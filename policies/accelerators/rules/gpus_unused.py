@@ -8,7 +8,7 @@ from policies.accelerators.catalogue import Catalogue
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.parallelism import devices, on_this_node, runs_only, runs_ray
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.settings import Field, Model
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
@@ -29,9 +29,7 @@ class ImageVendors(Model):
     source: str = Field(description="the page of the image")
 
 
-@table
-def _image_vendors() -> tuple[ImageVendors, ...]:
-    return load_list(ImageVendors, "policies.accelerators", "image_vendors.yaml")
+_image_vendors = entries(ImageVendors, "policies.accelerators", "image_vendors.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

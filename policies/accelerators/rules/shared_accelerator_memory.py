@@ -137,9 +137,7 @@ def _asked(container: Container) -> int:
     )
 
 
-@data.table
-def _sharings() -> tuple[Sharing, ...]:
-    return data.load_list(Sharing, "policies.accelerators", "sharing.yaml")
+_sharings = data.entries(Sharing, "policies.accelerators", "sharing.yaml")
 
 
 RULE = rule(__name__, check, requires=(PodFeature.EXTENDED,))

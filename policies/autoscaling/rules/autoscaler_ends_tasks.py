@@ -51,9 +51,7 @@ def _queue_in(name: str) -> str:
     )
 
 
-@data.table
-def _queues() -> tuple[Queue, ...]:
-    return data.load_list(Queue, "policies.autoscaling", "queues.yaml")
+_queues = data.entries(Queue, "policies.autoscaling", "queues.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -102,9 +102,7 @@ def _possible(owner: OwnerKind, workload: str) -> Iterator[str]:
             yield name.partition(suffix)[0] if several else name[: len(name) - len(suffix)]
 
 
-@data.table
-def _owners() -> tuple[OwnerKind, ...]:
-    return data.load_list(OwnerKind, "policies.autoscaling", "owners.yaml")
+_owners = data.entries(OwnerKind, "policies.autoscaling", "owners.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -80,9 +80,7 @@ def _allowed(budget: PodDisruptionBudget, members: int) -> int:
     return 0 if kept is None else members - kept
 
 
-@data.table
-def _quorums() -> tuple[Quorum, ...]:
-    return data.load_list(Quorum, "policies.disruption", "quorums.yaml")
+_quorums = data.entries(Quorum, "policies.disruption", "quorums.yaml")
 
 
 RULE = rule(__name__, check, (STATEFUL_SET,), unowned=True)

@@ -43,14 +43,10 @@ class Init(Model):
     source: str = Field(description="its documentation")
 
 
-@data.table
-def _task_workers() -> tuple[TaskWorker, ...]:
-    return data.load_list(TaskWorker, "policies.disruption", "task_workers.yaml")
+_task_workers = data.entries(TaskWorker, "policies.disruption", "task_workers.yaml")
 
 
-@data.table
-def _inits() -> tuple[Init, ...]:
-    return data.load_list(Init, "policies.disruption", "inits.yaml")
+_inits = data.entries(Init, "policies.disruption", "inits.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -45,9 +45,7 @@ class LogStore(Model):
     source: str = Field(description="its documentation")
 
 
-@data.table
-def _log_stores() -> tuple[LogStore, ...]:
-    return data.load_list(LogStore, "policies.jobs", "log_stores.yaml")
+_log_stores = data.entries(LogStore, "policies.jobs", "log_stores.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -11,7 +11,7 @@ from policies.commands.model import Reach
 from policies.containers.commands import container_command
 from policies.containers.programs import Program, ProgramOptions, flags_and_values
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.runs import run_of
 from policies.core.settings import Field, Model
 from policies.jobs.training import launcher_of
@@ -38,9 +38,7 @@ class Rendezvous(Model):
     source: str
 
 
-@table
-def _table() -> tuple[Rendezvous, ...]:
-    return load_list(Rendezvous, "policies.jobs", "rendezvous.yaml")
+_table = entries(Rendezvous, "policies.jobs", "rendezvous.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

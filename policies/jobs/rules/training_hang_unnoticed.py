@@ -8,7 +8,7 @@ from policies.commands import Command
 from policies.containers.commands import container_command
 from policies.containers.programs import ProgramOptions
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.data import load_one, table
+from policies.core.data import entry, table
 from policies.core.settings import Field, Model
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
@@ -42,9 +42,7 @@ class HangSettings(Model):
     flags: tuple[HangSetting, ...]
 
 
-@table
-def _table() -> HangSettings:
-    return load_one(HangSettings, "policies.jobs", "hangs.yaml")
+_table = entry(HangSettings, "policies.jobs", "hangs.yaml")
 
 
 @table

@@ -11,7 +11,7 @@ from policies.commands import is_python
 from policies.containers.commands import container_command
 from policies.containers.programs import Program, flags_and_values, option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import run_of
 from policies.core.settings import Field, Model
@@ -35,9 +35,7 @@ class Loader(Model):
     source: str = Field(description="the documentation of the library")
 
 
-@table
-def _loaders() -> tuple[Loader, ...]:
-    return load_list(Loader, "policies.jobs", "shared_memory.yaml")
+_loaders = entries(Loader, "policies.jobs", "shared_memory.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

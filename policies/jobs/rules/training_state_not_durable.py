@@ -210,9 +210,7 @@ class UploadingPrograms(Model):
     credentials: frozenset[str] = Field(description="variables with credentials of object stores")
 
 
-@data.table
-def _uploading() -> UploadingPrograms:
-    return data.load_one(UploadingPrograms, "policies.jobs", "uploading_programs.yaml")
+_uploading = data.entry(UploadingPrograms, "policies.jobs", "uploading_programs.yaml")
 
 
 def _uploads(template: PodTemplate) -> bool:

@@ -105,9 +105,7 @@ def _has(given: Mapping[str, str], wanted: Iterable[str]) -> bool:
     )
 
 
-@data.table
-def _meshes() -> tuple[Mesh, ...]:
-    return data.load_list(Mesh, "policies.network", "meshes.yaml")
+_meshes = data.entries(Mesh, "policies.network", "meshes.yaml")
 
 
 # --- mesh-init-without-proxy ---------------------------------------------------------------------

@@ -90,9 +90,7 @@ class _Preparing(Model):
         return command.name == program and argument in command.argv[1:]
 
 
-@data.table
-def _preparing() -> tuple[_Preparing, ...]:
-    return data.load_list(_Preparing, "policies.probes", "preparing_programs.yaml")
+_preparing = data.entries(_Preparing, "policies.probes", "preparing_programs.yaml")
 
 
 def _why_slow(probe: ContainerProbe, facts: Facts) -> str:

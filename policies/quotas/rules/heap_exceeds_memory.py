@@ -28,9 +28,7 @@ class Heap(Model):
     source: str = Field(description="the documentation of the setting")
 
 
-@data.table
-def _heaps() -> tuple[Heap, ...]:
-    return data.load_list(Heap, "policies.quotas", "heaps.yaml")
+_heaps = data.entries(Heap, "policies.quotas", "heaps.yaml")
 
 
 @data.table

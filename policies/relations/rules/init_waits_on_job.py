@@ -9,7 +9,7 @@ from typing import Final
 from policies.commands import CommandSummary
 from policies.containers.commands import container_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
 from policies.kube.group_kinds import JOB, SERVING
@@ -40,9 +40,7 @@ class Migration(Model):
     source: str = Field(description="where this is from")
 
 
-@table
-def _migrations() -> tuple[Migration, ...]:
-    return load_list(Migration, "policies.relations", "migrations.yaml")
+_migrations = entries(Migration, "policies.relations", "migrations.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.data import load_list, table
+from policies.core.data import entries
 from policies.core.settings import Field, Model
 from policies.core.workloads import is_builtin
 from policies.kube.group_kinds import (
@@ -48,9 +48,7 @@ class CriticalRequest(Model):
     source: str = Field(description="where this is from")
 
 
-@table
-def _table() -> tuple[CriticalRequest, ...]:
-    return load_list(CriticalRequest, "policies.webhooks", "critical.yaml")
+_table = entries(CriticalRequest, "policies.webhooks", "critical.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
