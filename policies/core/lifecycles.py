@@ -48,6 +48,7 @@ class Count(Model):
 
     field: str = Field(description="path relative to the role's `at`")
     default: int = Field(1, ge=0, description="the number if the field is absent")
+    least: str = Field("", description="path of a number that counts instead if it is greater")
 
 
 class PodRole(Model):

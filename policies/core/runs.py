@@ -189,7 +189,9 @@ class Run(Struct, frozen=True):
     def _role_at(self, role: PodRole, steps: Steps, node: Json) -> RoleAt:
         pods = 1
         for factor in role.count:
-            pods *= integer(node, *factor.field.split("."), default=factor.default)
+            number = integer(node, *factor.field.split("."), default=factor.default)
+            least = integer(node, *factor.least.split("."), default=0) if factor.least else 0
+            pods *= max(number, least)
         name = node.get("name") if role.name == EACH else role.name
         return RoleAt(role, (*self.steps, *steps), max(0, pods), name if isinstance(name, str) else "")
 

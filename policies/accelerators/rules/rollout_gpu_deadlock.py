@@ -114,7 +114,7 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
         if placed is None or not placed.nodes or index is None or index >= len(groups):
             continue
         group = groups[index]
-        pods = max(group.min_replicas, group.replicas or 0) * group.num_of_hosts
+        pods = group.pods
         room = placed.room(one_each=False)
         if pods <= room < 2 * pods:
             yield Finding(

@@ -303,9 +303,7 @@ _OF_ANY_CLUSTER: Final = (RAY_NODE_TYPE, RAY_GROUP)
 
 def _ray_workers(group: WorkerGroupSpec, *, scales: bool) -> int:
     """The pods of a worker group, at the least if Ray's autoscaler scales it."""
-    least = group.min_replicas
-    replicas = least if scales or group.replicas is None else max(least, group.replicas)
-    return 0 if group.suspend else replicas * max(1, group.num_of_hosts)
+    return group.min_replicas * group.num_of_hosts if scales and not group.suspend else group.pods
 
 
 def _autoscaler(autoscaler: HorizontalPodAutoscaler, path: str, facts: Facts) -> Findings:

@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.requests import is_large
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import RAY_CLUSTER, RAY_SERVICE
-from policies.kube.objects.ray import RayObject, WorkerGroupSpec
+from policies.kube.objects.ray import RayObject
 
 _SEVERAL: Final = 2
 _OF_A_SERVICE: Final = (
@@ -31,7 +31,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     if obj.cluster.head_group_spec.ray_start_params.get("num-cpus") == "0":
         return  # no task takes the head's memory, which is why most heads end
-    if sum(map(_size, obj.cluster.worker_group_specs)) < _SEVERAL:
+    if sum(group.pods for group in obj.cluster.worker_group_specs) < _SEVERAL:
         return
     workers = [each for each in target.templates if ".workerGroupSpecs" in each.path]
     if not any(is_large(each.view, facts) for each in workers):
@@ -46,11 +46,6 @@ def check(target: Target, facts: Facts) -> Findings:
             f"eviction, a failed node), the new head ends all workers, and {loses}.",
             fix,
         )
-
-
-def _size(group: WorkerGroupSpec) -> int:
-    """The pods of a worker group."""
-    return group.num_of_hosts * max(group.replicas or 0, group.min_replicas)
 
 
 RULE = rule(__name__, check, (RAY_CLUSTER, RAY_SERVICE))

@@ -28,6 +28,11 @@ class WorkerGroupSpec(Part):
     idle_timeout_seconds: int | None = None
     scale_strategy: ScaleStrategy = ScaleStrategy()
 
+    @property
+    def pods(self) -> int:
+        """The pods that KubeRay creates without Ray's autoscaler."""
+        return 0 if self.suspend else max(self.min_replicas, self.replicas or 0) * self.num_of_hosts
+
 
 class HeadGroupSpec(Part):
     ray_start_params: Mapping[str, str] = EMPTY

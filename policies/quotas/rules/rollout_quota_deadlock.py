@@ -77,9 +77,8 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
     if not quotas or target.has_controller or spec.upgrade_strategy.type == "None":
         return
     groups = spec.ray_cluster_config.worker_group_specs
-    sizes = [max(each.min_replicas, each.replicas or 0) * each.num_of_hosts for each in groups]
     cluster = [
-        pods_of(template.view, 1 if template.entry is None else sizes[template.entry], facts)
+        pods_of(template.view, 1 if template.entry is None else groups[template.entry].pods, facts)
         for template in target.templates
     ]
     for quota in quotas:

@@ -79,6 +79,17 @@ spec:
     - {name: workers, replicas: 2, template: {spec: {parallelism: 4}}}
 """)
     assert {each.name: each.pods for each in job_set.roles()} == {"leader": 1, "workers": 8}
+    ray = run("""
+apiVersion: ray.io/v1
+kind: RayCluster
+spec:
+  headGroupSpec: {template: {}}
+  workerGroupSpecs:
+    - {groupName: least, replicas: 1, minReplicas: 3, template: {}}
+    - {groupName: hosts, replicas: 2, numOfHosts: 4, template: {}}
+    - {groupName: none, template: {}}
+""")
+    assert [each.pods for each in ray.roles()] == [1, 3, 8, 0]
 
 
 def test_a_template_has_the_role_that_makes_its_pods() -> None:

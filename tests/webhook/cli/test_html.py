@@ -15,6 +15,10 @@ import yaml
 
 from policies.core.facts import NoCluster
 from policies.core.finding import Profile
+from policies.core.pod_templates import pod_templates
+from policies.core.target import Target
+from policies.core.workloads import workloads_by_kind
+from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.names import shortened
 from tests.manifests import manifest
@@ -22,7 +26,7 @@ from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Chassis, InCluster, dep
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output.html import page
 from webhook.cli.output.html.card import MAX_ROW_LENGTH, card
-from webhook.cli.output.html.summary import Profiles, ReviewStatus, status_of
+from webhook.cli.output.html.summary import Profiles, ReviewStatus, pods_of, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewed import Reviewed, Subject, review_documents
@@ -200,6 +204,44 @@ def test_accelerators_are_next_to_those_of_the_nodes(
 
 
 # --- the timeline ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "expected"),
+    [
+        ("apps/v1 Deployment", "{replicas: 3, template: POD}", [3]),
+        ("apps/v1 DaemonSet", "{template: POD}", [1]),
+        ("batch/v1 Job", "{parallelism: 4, template: POD}", [4]),
+        ("batch/v1 CronJob", "{jobTemplate: {spec: {parallelism: 2, template: POD}}}", [2]),
+        (
+            "jobset.x-k8s.io/v1alpha2 JobSet",
+            "{replicatedJobs: [{name: a, replicas: 2, template: {spec: {parallelism: 3, template: POD}}}]}",
+            [6],
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            "{replicas: 2, leaderWorkerTemplate: {size: 4, leaderTemplate: POD, workerTemplate: POD}}",
+            [2, 6],
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
+            "{replicas: 2, leaderWorkerTemplate: {size: 4, workerTemplate: POD}}",
+            [8],
+        ),
+        (
+            "ray.io/v1 RayService",
+            "{rayClusterConfig: {headGroupSpec: {template: POD}, workerGroupSpecs: "
+            "[{minReplicas: 2, numOfHosts: 2, template: POD}]}}",
+            [1, 4],
+        ),
+    ],
+)
+def test_the_pods_that_run_at_once_are_counted(kind: str, spec: str, expected: list[int]) -> None:
+    api_version, kind = kind.split()
+    pod = "{spec: {containers: [{name: a, image: a}]}}"
+    obj = {"apiVersion": api_version, "kind": kind, "spec": yaml.safe_load(spec.replace("POD", pod))}
+    target = Target(obj, kind_of(obj), pod_templates(obj, workloads_by_kind()))
+    assert [pods_of(target, each) for each in target.templates] == expected
 
 
 def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:

@@ -14,9 +14,11 @@ from policies.accelerators.requests import inventory_of
 from policies.core.coverage import Coverage, Reading
 from policies.core.facts import Facts
 from policies.core.finding import Mode, Profile
-from policies.core.target import PodTemplate
-from policies.kube.group_kinds import GroupKind
-from policies.kube.json import Json, integer, mapping
+from policies.core.runs import role_of
+from policies.core.target import PodTemplate, Target
+from policies.kube.group_kinds import LEADER_WORKER_SET, GroupKind, kind_of
+from policies.kube.json import integer, mapping
+from policies.rollouts.rollouts import pods_per_replica
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
@@ -187,31 +189,23 @@ class AcceleratorSupply(Struct, frozen=True):
 def accelerators_requested(review: Reviewed, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
     """The accelerators that all pods of an object request, by resource."""
     requested: Counter[str] = Counter()
-    for template, facts in pods:
+    templates = list(pods)
+    target = Target(review.final, kind_of(review.final), tuple(template for template, _ in templates))
+    for template, facts in templates:
         each = facts.settings(GpuAffinity).catalogue.requests(template.typed.spec)
-        replicas = pods_of(review.final, template)
+        replicas = pods_of(target, template)
         requested.update({name: count * replicas for name, count in each.items() if count * replicas})
     return requested
 
 
-def pods_of(obj: Json, template: PodTemplate) -> int:
+def pods_of(target: Target, template: PodTemplate) -> int:
     """The pods of a template that a workload runs at once; 1 if not set."""
-    if template.workload is None:
-        return 1
-    above = mapping(obj, *template.steps[:-1])
-    match template.workload.kind:
-        case "Job" | "CronJob":
-            return integer(above, "parallelism", default=1)
-        case "JobSet":
-            sets = integer(mapping(obj, *template.steps[:-3]), "replicas", default=1)
-            return sets * integer(above, "parallelism", default=1)
-        case "LeaderWorkerSet":
-            groups, size = integer(obj, "spec", "replicas", default=1), integer(above, "size", default=1)
-            leads = template.steps[-1] == "leaderTemplate"
-            return groups * (1 if leads else size - ("leaderTemplate" in above))
-        case "RayCluster" | "RayJob" | "RayService" if template.steps[-2] != "headGroupSpec":
-            return integer(above, "replicas", default=1) * integer(above, "numOfHosts", default=1)
-    return integer(above, "replicas", default=1)
+    role = role_of(target.obj, template)
+    if role is not None:
+        return role.pods
+    if target.kind == LEADER_WORKER_SET:
+        return target.replicas * next(pods for each, pods in pods_per_replica(target) if each is template)
+    return integer(target.obj, *template.steps[:-1], "replicas", default=1)
 
 
 def supplies(subject: Subject) -> Mapping[str, AcceleratorSupply] | None:
