@@ -46,6 +46,17 @@ def is_endless(loop: syntax.Loop, budget: StepBudget) -> bool:
     return programs in (["true"], [":"], ["sleep"]) and not _exits(loop.body, budget)
 
 
+def has_alternative(loop: syntax.Loop, budget: StepBudget) -> bool:
+    """Whether one of several commands in the condition ends the loop."""
+    if loop.condition is None:
+        return False
+    either = "||" if loop.keyword == "until" else "&&"
+    if any(item.operator == either for script in _scripts(loop.condition, budget) for item in script.items):
+        return True
+    tests = (each for each in _simples(loop.condition, budget) if isinstance(each, syntax.Test))
+    return any(word.literal == either for test in tests for word in test.words)
+
+
 def rounds(loop: syntax.Loop, budget: StepBudget) -> int | None:
     """The maximum number of rounds, if the text sets one."""
     if loop.words is not None:

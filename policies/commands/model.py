@@ -86,6 +86,8 @@ class ScriptLoop(Struct, frozen=True):
     """The script goes on without waiting for its end."""
     endless: bool = False
     """It is a `while true` without an exit, on which the script always waits."""
+    alternative: bool = False
+    """One of several commands in its condition ends it: `until a || b`, `while a && b`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from policies.commands import client_hosts, shell, syntax, values
 from policies.commands.durations import looped
-from policies.commands.ends import is_bounded, is_endless, last_number, rounds
+from policies.commands.ends import has_alternative, is_bounded, is_endless, last_number, rounds
 from policies.commands.expansion import Scope
 from policies.commands.hosts import reach_of, split_port
 from policies.commands.model import Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
@@ -92,7 +92,7 @@ class Walk(ABC):
         self.conditions = 0
         """The number of conditions on which the current position depends."""
         self.seconds = 0.0
-        self.bounds: dict[int, tuple[syntax.Loop, bool, int | None, bool]] = {}
+        self.bounds: dict[int, tuple[syntax.Loop, bool, int | None, bool, bool]] = {}
         self.substitution_seconds = 0.0
         """Seconds of the substitutions in the words being expanded."""
         self.writes_hosts_file = False
@@ -248,7 +248,7 @@ class Walk(ABC):
 
     def loop(self, node: syntax.Loop) -> float:
         first = len(self.commands)
-        ends, count, endless = self._bound(node)
+        ends, count, endless, alternative = self._bound(node)
         words = [field for word in node.words or () for field in self.scope.fields(word)]
         before, self.substitution_seconds = self.substitution_seconds, 0.0
         with self.scope.branch():
@@ -268,19 +268,21 @@ class Walk(ABC):
                 count=count,
                 background=self.background,
                 endless=endless and not (self.background or self.conditions or self.timeouts),
+                alternative=alternative,
             )
         )
         return before + looped(once, count, ends=ends)
 
-    def _bound(self, node: syntax.Loop) -> tuple[bool, int | None, bool]:
-        """Whether the loop ends, after how many rounds, and whether it never ends. Functions may run it many
-        times."""
+    def _bound(self, node: syntax.Loop) -> tuple[bool, int | None, bool, bool]:
+        """Whether the loop ends, after how many rounds, whether it never ends, and whether one of several
+        commands ends it. Functions may run it many times."""
         known = self.bounds.get(id(node))
         if known is None:
             ends = is_bounded(node, self.budget)
             # The node is kept, so that no other node gets its id.
             count = rounds(node, self.budget) if ends else None
-            known = self.bounds[id(node)] = (node, ends, count, is_endless(node, self.budget))
+            endless, alternative = is_endless(node, self.budget), has_alternative(node, self.budget)
+            known = self.bounds[id(node)] = (node, ends, count, endless, alternative)
         return known[1:]
 
     def _loop_value(self, node: syntax.Loop, words: list[str]) -> str:

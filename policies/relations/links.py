@@ -147,7 +147,7 @@ def _command_waits(template: PodTemplate, container: Container) -> Iterator[tupl
         return  # every loop has an end or runs in the background
     before = takewhile(lambda command: not command.hosts, summary.commands)
     serves = any(command.forgiven and command.name not in SHELLS for command in before)
-    uncertain = may_end_otherwise(summary, "\n".join(container.typed.argv))
+    uncertain = may_end_otherwise(summary)
     for loop in summary.loops:
         for host in () if loop.bounded else loop.hosts:
             yield host, not (serves or host in uncertain)

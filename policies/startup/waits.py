@@ -21,10 +21,6 @@ _FAILS: Final = re.compile(r"\|\|\s*(?:exit\s+[1-9]\d*|return\s+[1-9]\d*|false)\
 _CONDITION: Final = re.compile(r"\|\||\b(?:if|case|true|except)\b|\bexit\s+0\b")
 _TIMEOUT: Final = re.compile(r"\btimeout\b")
 _LOOP: Final = re.compile(r"\b(?:until|while)\b")
-_ALTERNATIVE: Final = {"until": "||", "while": "&&"}
-"""With which one of several checks ends a loop."""
-_END: Final = re.compile(r"[;\n]")
-"""The end of a loop's condition."""
 _SET: Final = re.compile(r"\bset\s+-(\w*)")
 
 
@@ -103,7 +99,7 @@ class _Polling:
         )
         self._conditional = _is_conditional(script)
         self._conditional_before = _is_conditional(_LOOP.split(script, maxsplit=1)[0])
-        self._uncertain = may_end_otherwise(summary, script)
+        self._uncertain = may_end_otherwise(summary)
         self._limited = _TIMEOUT.search(script) is not None
         self._stops = _stops_at_errors(script)
 
@@ -121,20 +117,14 @@ class _Polling:
         return Certainty.UNDECIDED if host in self._last or self._stops else None
 
 
-def may_end_otherwise(summary: CommandSummary, script: str) -> frozenset[Host]:
+def may_end_otherwise(summary: CommandSummary) -> frozenset[Host]:
     """The hosts of loops that run only in some cases or in the background, or whose condition has an
     alternative: `until nc db 1 || [ -f /skip ]`."""
-    if any(_ALTERNATIVE[word] in _END.split(head, maxsplit=1)[0] for word, head in _heads(script)):
+    if any(loop.alternative for loop in summary.loops):
         return frozenset(summary.hosts)
     waiting = {host for loop in summary.loops if not loop.background for host in loop.hosts}
     always = {host for command in summary.commands if not command.conditional for host in command.hosts}
     return frozenset(host for host in summary.hosts if host not in waiting or host not in always)
-
-
-def _heads(script: str) -> Iterator[tuple[str, str]]:
-    """The word that begins each loop, and the text after it."""
-    parts = _LOOP.split(script)
-    return zip(_LOOP.findall(script), parts[1:], strict=True)
 
 
 def _stops_at_errors(script: str) -> bool:

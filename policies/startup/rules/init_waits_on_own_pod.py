@@ -27,7 +27,7 @@ def check(target: Target, facts: Facts) -> Findings:
             loops = [loop for loop in summary.loops if loop.hosts and not loop.bounded]
             if not loops or any(host.reach is not Reach.LOCAL for loop in loops for host in loop.hosts):
                 continue
-            if not may_end_otherwise(summary, "\n".join(container.typed.argv)).isdisjoint(loops[0].hosts):
+            if not may_end_otherwise(summary).isdisjoint(loops[0].hosts):
                 continue
             if any(command.name not in _WAITS and not command.hosts for command in summary.commands):
                 continue  # it may start the server itself

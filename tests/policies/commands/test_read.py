@@ -105,6 +105,24 @@ def test_which_loops_a_script_always_runs_forever(script: str, endless: bool) ->
     assert [loop.endless for loop in sh(script).loops] == [endless]
 
 
+@pytest.mark.parametrize(
+    ("script", "alternative"),
+    [
+        ("until nc -z db 80 || [ -f /skip ]; do sleep 1; done", True),
+        ("until nc -z db 80 ||\n [ -f /skip ]; do sleep 1; done", True),
+        ("until date; nc -z db 80 || [ -f /skip ]; do sleep 1; done", True),
+        ("until nc -z db 80 && nc -z api 80; do sleep 1; done", False),
+        ("while ! nc -z db 80 && [ ! -f /skip ]; do sleep 1; done", True),
+        ("while ! curl 'http://db/?a=1&&b=2'; do sleep 1; done", False),
+        ("while [[ -z $x && -z $y ]]; do x=$(nc -z db 80); done", True),
+        ("until nc -z db 80; do sleep 1 || exit 1; done", False),
+        ("for i in a b; do nc -z db 80; done", False),
+    ],
+)
+def test_which_loops_another_command_may_end(script: str, alternative: bool) -> None:
+    assert [loop.alternative for loop in sh(script).loops] == [alternative]
+
+
 def test_a_python_loop_that_never_ends() -> None:
     code = (
         "import time, socket\nwhile True:\n"
