@@ -12,7 +12,7 @@ from typing import Final
 
 from policies.accelerators.catalogue import whole_quantity
 from policies.accelerators.slices import is_cuda_device
-from policies.commands import SHELLS
+from policies.commands import DOWNLOADERS, LOCAL_PROGRAMS, SHELLS
 from policies.containers.programs import joins_ray, launch_of, started
 from policies.core.target import PodTemplate
 from policies.kube.pods import Container
@@ -27,9 +27,7 @@ _DIGITS: Final = 4
 _OF_RUNTIME: Final = "NVIDIA_VISIBLE_DEVICES"
 _OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
 _INDEX: Final = re.compile(r"[ \t]*([0-9]{1,4})[ \t]*", re.ASCII)
-_HARMLESS: Final = frozenset(
-    {"echo", "cd", "export", "set", "mkdir", "ulimit", "sleep", "pip", "hf", "huggingface-cli"}
-)
+_HARMLESS: Final = LOCAL_PROGRAMS | DOWNLOADERS
 """Programs that start nothing on other nodes."""
 
 

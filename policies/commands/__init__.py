@@ -23,13 +23,15 @@ Imports: no other package of this repository.
 """
 
 from policies.commands.children import children
+from policies.commands.ends import runs_forever
 from policies.commands.hosts import reach_of
 from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
-from policies.commands.programs import LOCAL_PROGRAMS, SHELLS, is_python, shell_operands
+from policies.commands.programs import DOWNLOADERS, LOCAL_PROGRAMS, SHELLS, is_python, shell_operands
 from policies.commands.reader import read
 
 __all__ = [
+    "DOWNLOADERS",
     "LOCAL_PROGRAMS",
     "SHELLS",
     "BudgetSpent",
@@ -44,6 +46,7 @@ __all__ = [
     "parse_options",
     "reach_of",
     "read",
+    "runs_forever",
     "shell_operands",
     "valued",
 ]

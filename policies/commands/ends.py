@@ -18,6 +18,7 @@ _CALCULATORS = frozenset({"expr", "bc", "date"})
 _CLOCKS = frozenset({"SECONDS", "EPOCHSECONDS"})
 MAX_COUNT = 1_000_000
 _A_DAY = 24 * 3600
+_FOLLOW = re.compile(r"-[a-zA-Z0-9+]*[fF]|--follow")
 
 
 def is_bounded(loop: syntax.Loop, budget: StepBudget) -> bool:
@@ -261,12 +262,20 @@ def _exits(script: syntax.Script, budget: StepBudget) -> bool:
 def ends_script(words: Sequence[str]) -> bool:
     """Whether a command ends the script with success, or runs as long as the container."""
     match ("".join(words[:1]).rpartition("/")[2], *words[1:]):
-        case ("exit", "0") | ("sleep", "infinity" | "inf") | ("wait", *_):
+        case ("exit", "0") | ("wait", *_):
             return True
-        case ("sleep", length):
-            return (seconds(length) or 0) >= _A_DAY
-        case ("tail", *arguments):
-            return "-f" in arguments or "-F" in arguments
+        case ("sleep", length) if (seconds(length) or 0) >= _A_DAY:
+            return True
         case ("ray", "start", *arguments):
             return "--block" in arguments
+    return runs_forever(words)
+
+
+def runs_forever(words: Sequence[str]) -> bool:
+    """Whether a command sleeps forever or follows a file."""
+    match ("".join(words[:1]).rpartition("/")[2], *words[1:]):
+        case ("sleep", "infinity" | "inf"):
+            return True
+        case ("tail", *arguments):
+            return any(map(_FOLLOW.match, arguments)) and not any("--pid" in word for word in arguments)
     return False

@@ -35,6 +35,11 @@ WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", 
 """Programs that write the files among their arguments."""
 LOCAL_PROGRAMS = TEXT_PROGRAMS | DECLARING | WRITERS | {"set", "sleep", "ulimit", "umask", "chmod", "chown"}
 """Programs that only handle text, files, variables or processes: they do not listen on a port."""
+DOWNLOADERS = frozenset(
+    {"pip", "pip3", "apt", "apt-get", "apk", "hf", "huggingface-cli"}
+    | {"aws", "gsutil", "azcopy", "s5cmd", "mc"}
+)
+"""Programs that need the network and do not listen on a port."""
 AMBIGUOUS = frozenset(
     {"host", "http", "https", "ray", "mc", "hf", "az", "ab", "nats", "influx", "consul", "vault"}
 )

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from policies.commands import LOCAL_PROGRAMS, SHELLS, is_python, parse_options, valued
+from policies.commands import DOWNLOADERS, LOCAL_PROGRAMS, SHELLS, is_python, parse_options, valued
 from policies.containers.commands import cache_key, command_without_pod
 from policies.kube.json import dig
 from policies.kube.pods import Container
@@ -38,23 +38,8 @@ _RUNNER_OPTIONS: Final = valued(
 _MAX_RUNNERS: Final = 8
 """Maximum number of runners that run each other."""
 
-_FETCHERS: Final = frozenset(
-    {
-        "pip",
-        "pip3",
-        "apt",
-        "apt-get",
-        "apk",
-        "curl",
-        "wget",
-        "hf",
-        "huggingface-cli",
-        "aws",
-        "gsutil",
-        "nvidia-smi",
-    }
-)
-"""Further programs that do not listen on a port."""
+_SILENT: Final = LOCAL_PROGRAMS | DOWNLOADERS | {"curl", "wget", "nvidia-smi"}
+"""Programs that do not listen on a port."""
 _ACTIVATES: Final = "/activate"
 """The end of a script that only sets variables, those of a Python environment."""
 
@@ -148,7 +133,7 @@ def may_listen(words: Program) -> bool:
     name = words[0]
     if name in ("source", ""):
         return sources_variables(words)
-    return not (words[1:] == () and name in SHELLS) and name not in LOCAL_PROGRAMS and name not in _FETCHERS
+    return not (words[1:] == () and name in SHELLS) and name not in _SILENT
 
 
 class ProgramOptions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from policies.commands import SHELLS, CommandSummary, ScriptLoop
+from policies.commands import SHELLS, CommandSummary, ScriptLoop, runs_forever
 from policies.containers.commands import exec_command
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
@@ -95,7 +95,7 @@ def _slept(summary: CommandSummary) -> float:
     if summary.loops and all(_only_sleeps(summary, loop) for loop in summary.loops):
         return summary.seconds
     sleeps = [each for each in summary.commands if each.name == "sleep" and not each.conditional]
-    if any(command.argv[1:2] in (("infinity",), ("inf",)) for command in sleeps):
+    if any(runs_forever(command.argv) for command in sleeps):
         return summary.seconds if summary.loops else math.inf
     return min(sum(command.timeout or 0.0 for command in sleeps), summary.seconds)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from policies.commands import SHELLS, is_python
+from policies.commands import SHELLS, is_python, runs_forever
 from policies.containers.commands import command_without_pod
 from policies.containers.programs import Program, started
 from policies.containers.sidecars import never_ending
@@ -175,11 +175,9 @@ def _follows(container: Container) -> str | None:
         return None
     if every.complete and _repeats(container):
         return _LOOP
-    if last[:1] == ("sleep",) and last[1:] in _ALWAYS:
-        return " ".join(last)
-    if last[:1] == ("tail",) and any(map(_FOLLOW.match, last)) and not any("--pid" in word for word in last):
-        return "tail -f"
-    return None
+    if not runs_forever(last):
+        return None
+    return "tail -f" if last[0] == "tail" else " ".join(last)
 
 
 def _repeats(container: Container) -> bool:
@@ -192,9 +190,6 @@ def _repeats(container: Container) -> bool:
         and _ENDS_LOOP.search(words) is None
     )
 
-
-_ALWAYS: Final = (("infinity",), ("inf",))
-_FOLLOW: Final = re.compile(r"-[a-zA-Z0-9+]*[fF]|--follow")
 
 RULES = (
     rule(__name__, servers, requires=(PodFeature.COMPLETES,), name="job-server-blocks-completion"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from policies.commands import Reach
+from policies.commands import DOWNLOADERS, Reach, is_python
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
@@ -114,9 +114,7 @@ _LIBRARIES: Final = re.compile(
     r"snapshot_download|hf_hub_download|huggingface_hub|boto3|urllib|requests\.get|gcsfs|s3fs"
 )
 """Names in a Python program that downloads."""
-_DOWNLOADERS: Final = frozenset(
-    {"aws", "gsutil", "gcloud", "azcopy", "rclone", "s5cmd", "huggingface-cli", "hf", "mc", "git", "pip"}
-)
+_CLIENTS: Final = DOWNLOADERS | {"gcloud", "git", "rclone"}
 
 
 _LOCAL: Final = ("pvc://", "file://", "/")
@@ -182,8 +180,7 @@ def _units(predictor: Json) -> Iterator[tuple[str, Json]]:
 def _needs_network(template: PodTemplate, container: Container) -> bool:
     summary = container_command(template, container)
     return any(host.reach is Reach.EXTERNAL and not host.name_lookup for host in summary.hosts) or any(
-        command.name in _DOWNLOADERS
-        or (command.name.startswith("python") and any(map(_LIBRARIES.search, command.argv)))
+        command.name in _CLIENTS or (is_python(command.name) and any(map(_LIBRARIES.search, command.argv)))
         for command in summary.commands
     )
 

@@ -123,6 +123,25 @@ def test_which_loops_another_command_may_end(script: str, alternative: bool) -> 
     assert [loop.alternative for loop in sh(script).loops] == [alternative]
 
 
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        ("sleep infinity", True),
+        ("sleep 2d", True),
+        ("sleep 60", False),
+        ("tail -F log", True),
+        ("tail -fn0 log", True),
+        ("tail --follow=name log", True),
+        ("tail -n 5 log", False),
+        ("tail -f --pid=7 log", False),
+        ("ray start --head", False),
+    ],
+)
+def test_after_which_commands_a_script_may_not_go_on(command: str, ends: bool) -> None:
+    last = sh(f"if [ -f skip ]; then {command}; fi; date").commands[-1]
+    assert (last.name, last.conditional) == ("date", ends)
+
+
 def test_a_python_loop_that_never_ends() -> None:
     code = (
         "import time, socket\nwhile True:\n"
