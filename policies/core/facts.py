@@ -22,6 +22,8 @@ from policies.kube.objects.nodes import Node
 from policies.kube.objects.reading import readable
 
 T = TypeVar("T", bound=msgspec.Struct)
+Rank = tuple[bool, str]
+"""Of an object: whether it is in the cluster, and its name, with its kind among several kinds."""
 
 
 class Cluster(Protocol):
@@ -121,6 +123,11 @@ class Facts:
     def whole(self) -> WholeObjects | None:
         """The cluster, if it has whole objects."""
         return self.cluster if isinstance(self.cluster, WholeObjects) else None
+
+    def is_first(self, own: Rank, others: Iterable[Rank]) -> bool:
+        """Whether the reviewed object is the one of several that has their finding, since one edit is right
+        for all: an applied one, or the first by name among files and in a scan, and rather one of a file."""
+        return self.whole is None or all(own < other for other in others)
 
     def listing(self, resource: Resource) -> Listing | None:
         """The objects of a namespaced resource in the object's own namespace."""

@@ -48,7 +48,7 @@ def mutate(obj: Json, settings: JobRetries, facts: Facts, reasons: Reasons = NO_
         return obj
     if kind_of(obj) == MPI_JOB:
         return _with_ending(obj, reasons)
-    stored = bool(read(obj, Object).metadata.uid)
+    stored = read(obj, Object).exists
     if stored and kind_of(obj) != CRON_JOB:
         return obj  # these fields can't be changed after creation
     independent = not (handles_failures_itself(obj) or is_gang(obj, facts))

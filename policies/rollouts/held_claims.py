@@ -56,15 +56,14 @@ def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
     for other in workloads.by(_BY_CLAIM, claim) if workloads else ():
         # Two kinds with one name, in different files, are alternatives.
         if other.name != target.name and minimum_of(other, facts):
-            exists = bool(other.metadata.uid)
-            yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec, exists)
+            yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec, other.exists)
     for daemon in facts.whole.typed(DAEMON_SET, facts.namespace, PodController):
         if daemon.name != target.name and claim in _claims_mounted(daemon.spec.template.spec):
-            yield ClaimUser(f"DaemonSet {daemon.name}", daemon.spec.template.spec, bool(daemon.metadata.uid))
+            yield ClaimUser(f"DaemonSet {daemon.name}", daemon.spec.template.spec, daemon.exists)
     for obj in facts.whole.other_pods(facts.namespace).by(_PODS_BY_CLAIM)[claim]:
         single = read(obj, Pod)
         if (POD, single.name) != (target.kind, target.name):
-            yield ClaimUser(f"Pod {single.name}", single.spec, bool(single.metadata.uid))
+            yield ClaimUser(f"Pod {single.name}", single.spec, single.exists)
 
 
 def server_elsewhere(

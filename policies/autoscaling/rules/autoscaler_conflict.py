@@ -8,6 +8,7 @@ from typing import Final
 
 from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autoscaler_of_scaled_object
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.facts import Rank
 from policies.core.listing import TypedIndex
 from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING, GroupKind
 from policies.kube.json import Json, mapping, maps, strings, text
@@ -31,15 +32,15 @@ def check(target: Target, facts: Facts) -> Findings:
     if autoscalers is None or own is None:
         return
     scaled = _scaled(own)
-    others = [each for each in autoscalers.by(_BY_TARGET, scaled) if each.name != own.name]
-    first = min(others, key=_precedence, default=None)
-    # One edit is right for both. Of a manifest and an autoscaler in the cluster, the manifest has it.
-    if first is not None and scaled[2] and _precedence(own) < _precedence(first):
+    others = sorted(_rank(each) for each in autoscalers.by(_BY_TARGET, scaled) if each.name != own.name)
+    if others and scaled[2] and facts.is_first(_rank(own), others):
         yield Finding(
             "spec.scaleTargetRef",
-            f"{first.title} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
+            f"{others[0][1]} also scales {scaled[1]} {scaled[2]}. Each of them undoes the "
             "other's changes, and the number of replicas goes up and down.",
             "Keep one autoscaler and give it the metrics of both.",
+            # An upgrade that renames the autoscaler deletes the other one afterwards.
+            Certainty.LIKELY if facts.whole is None else Certainty.CERTAIN,
         )
     yield from _vertical(own, facts)
 
@@ -70,8 +71,8 @@ def _vertical(own: HorizontalPodAutoscaler, facts: Facts) -> Findings:
             return
 
 
-def _precedence(autoscaler: HorizontalPodAutoscaler) -> tuple[bool, str]:
-    return bool(autoscaler.metadata.uid), autoscaler.title
+def _rank(autoscaler: HorizontalPodAutoscaler) -> Rank:
+    return autoscaler.exists, autoscaler.title
 
 
 def _of_manifest(target: Target, facts: Facts) -> Findings:

@@ -13,6 +13,7 @@ from policies.core.autoscalers import (
     scaled_workload,
 )
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.facts import Rank
 from policies.core.groups import RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE, labels_of_pods
 from policies.core.services import workloads_of
 from policies.disruption.budgets import budgets_of
@@ -84,23 +85,22 @@ def _second_budget(budget: PodDisruptionBudget, selector: LabelSelector, facts: 
     if _is_long(selector):
         return
     for _, workload in workloads_of(selector, facts):
-        others = [each.name for each in budgets_of(workload.spec.template.metadata.labels, facts)]
-        known = sorted({*others, budget.name})
-        # Of several files, the last by name has the finding; an applied one is the last.
-        if (
-            len(known) > 1
-            and minimum_of(workload, facts)
-            and (facts.whole is None or budget.name == known[-1])
-        ):
-            other = next(name for name in known if name != budget.name)
+        labels = workload.spec.template.metadata.labels
+        others = sorted(_rank(each) for each in budgets_of(labels, facts) if each.name != budget.name)
+        if others and minimum_of(workload, facts) and facts.is_first(_rank(budget), others):
             yield Finding(
                 "spec.selector",
-                f"PodDisruptionBudget {other} also selects the pods of {workload.kind} {workload.name}. The "
-                "API server refuses to evict a pod that two budgets select, so node drains block.",
+                f"PodDisruptionBudget {others[0][1]} also selects the pods of {workload.kind} "
+                f"{workload.name}. The API server refuses to evict a pod that two budgets select, so node "
+                "drains block.",
                 "Keep one budget for these pods.",
                 Certainty.LIKELY,  # an upgrade that renames the budget deletes the other one afterwards
             )
             return
+
+
+def _rank(budget: PodDisruptionBudget) -> Rank:
+    return budget.exists, budget.name
 
 
 def _is_deliberate(selector: LabelSelector) -> bool:

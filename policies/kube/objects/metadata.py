@@ -85,6 +85,11 @@ class Object(Part):
         return GroupKind.of(self.api_version, self.kind)
 
     @property
+    def exists(self) -> bool:
+        """Whether it is in a cluster, or is being applied to one, and is not only in a file."""
+        return bool(self.metadata.uid)
+
+    @property
     def is_manifest(self) -> bool:
         """Whether an object of a listing comes from a file, so that the cluster may have others."""
         return bool(self.api_version)

@@ -86,7 +86,7 @@ def _never_bound(target: Target, template: PodTemplate, facts: Facts) -> Finding
         made = target.read(StatefulSet).spec.volume_claim_templates
         claims += ((f"spec.volumeClaimTemplates[{i}].spec.accessModes", each) for i, each in enumerate(made))
     # The scheduler writes nodeName into pods that it has placed.
-    placed = target.kind == POD and target.read(Object).metadata.uid
+    placed = target.kind == POD and target.read(Object).exists
     if template.typed.spec.node_name and not placed:
         yield from _passes_the_scheduler(template, [claim for _, claim in claims], facts)
     for path, claim in claims:
@@ -172,13 +172,12 @@ def _held_elsewhere(target: Target, template: PodTemplate, facts: Facts) -> Find
         return
     if not minimum_replicas(target, facts):
         return
-    own, here = f"{target.kind.kind} {target.name}", only_node(pod)
-    exists = bool(target.read(Object).metadata.uid)
+    own, here = (target.read(Object).exists, f"{target.kind.kind} {target.name}"), only_node(pod)
     paths: dict[str, str] = {}
     users: dict[str, None] = {}
     for path, claim in _claims_of(template, facts):
         others = list(users_elsewhere(target, pod, claim, facts))
-        if not others or any((other.exists, other.name) < (exists, own) for other in others):
+        if not others or not facts.is_first(own, ((other.exists, other.name) for other in others)):
             continue
         who, there = others[0].name, only_node(others[0].pod)
         if here and there:
