@@ -126,6 +126,10 @@ def misspelt_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
     """
     unknown = [key for key in annotations if key.startswith(PREFIX) and key not in _KNOWN]
     for key in unknown[:_MAX_COMPARED]:
-        close = PREFIX + closest(key.removeprefix(PREFIX).lower(), _NAMES, _SIMILARITY)
-        if close in OTHERS:
+        if (close := resembled(key)) in OTHERS:
             yield f"annotation {key} is unknown and has no effect; did you mean {close}?"
+
+
+def resembled(key: str) -> str:
+    """The annotation for users that a key of our own is most similar to, maybe none."""
+    return PREFIX + closest(key.removeprefix(PREFIX).lower(), _NAMES, _SIMILARITY)

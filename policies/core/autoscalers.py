@@ -20,7 +20,6 @@ from policies.kube.objects.scaling import KEDA_MOST, HorizontalPodAutoscaler, Sc
 from policies.kube.objects.workloads import Replicated
 from policies.kube.quantities import whole_number
 
-_DIGITS: Final = 9
 _PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
 
 
@@ -115,7 +114,7 @@ def _metrics(triggers: Iterable[Trigger]) -> Iterator[Json]:
             yield {"type": "External", "external": {"metric": {"name": f"s{index}-{trigger.type}"}}}
             continue
         target: Json = {"type": trigger.metric_type or trigger.metadata.get("type", "")}
-        value = whole_number(trigger.metadata.get("value", ""), _DIGITS)
+        value = whole_number(trigger.metadata.get("value", ""))
         if value is not None:
             target["averageUtilization"] = value
         source: Json = {"name": trigger.type, "target": target}

@@ -19,7 +19,7 @@ from policies.core.workloads import Workload, is_builtin, known_without_pods, kn
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET, GroupKind, kind_of
 from policies.kube.json import Json, mapping
-from policies.kube.names import closest
+from policies.kube.names import SIMILAR, closest
 from policies.kube.pods import Role
 
 
@@ -176,8 +176,6 @@ def _lacks_an_image(template: PodTemplate) -> bool:
     return not template.containers(Role.MAIN) or any(not each.image for each in template.containers())
 
 
-_SIMILAR: Final = 0.8
-"""The least similarity of two kinds of a group."""
 _SIMILAR_GROUP: Final = 0.6
 
 
@@ -225,7 +223,7 @@ def meant(kind: GroupKind) -> GroupKind | None:
         for name in sorted(known.get(other, ())):
             if name.lower() == kind.kind.lower():
                 return GroupKind(other, name)
-    close = closest(kind.kind, sorted(known.get(kind.group, ())), _SIMILAR)
+    close = closest(kind.kind, sorted(known.get(kind.group, ())), SIMILAR)
     return GroupKind(kind.group, close) if close else None
 
 

@@ -221,11 +221,8 @@ def _limit(retry: Retry, spec: Json, node: Json) -> int | None:
         return None
     found = dig(node, retry.limit[1:]) if retry.limit.startswith(".") else dig(spec, *retry.limit.split("."))
     if isinstance(found, str):  # Argo takes both
-        found = whole_number(found, _DIGITS)
+        found = whole_number(found)
     return found if isinstance(found, int) and not isinstance(found, bool) else retry.limit_default
-
-
-_DIGITS: Final = 9
 
 
 def _maps(spec: Json, path: str) -> Iterator[tuple[Steps, Json]]:

@@ -148,7 +148,7 @@ def _step_in(parent: Any, segment: str) -> str | int:
     """A segment as a key, or as the index of the list element with this index or name."""
     if not isinstance(parent, list):
         return segment
-    index = whole_number(segment, 9)
+    index = whole_number(segment)
     if index is not None:
         return index
     names = ((text(item, "name"), text(item, "key")) for item in parent)

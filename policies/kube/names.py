@@ -93,6 +93,10 @@ _MAX_LENGTH: Final = 200
 """Characters: the name is compared with every known one."""
 
 
+SIMILAR: Final = 0.8
+"""From 0 to 1: the similarity of a name that was probably meant."""
+
+
 def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     """The most similar known name, with a similarity of `least` (0 to 1) or more; empty if there is none."""
     if len(name) > _MAX_LENGTH:

@@ -27,7 +27,7 @@ def parse_duration(value: object) -> int:
     raise ValueError(f"{shown(value)} is not a duration: use seconds, or for example 90s, 15m, 24h, 7d")
 
 
-def whole_number(text: str | None, digits: int) -> int | None:
+def whole_number(text: str | None, digits: int = 9) -> int | None:
     """The number that a text of at most so many digits writes; None for others."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
 

@@ -9,12 +9,14 @@ from policies.core.annotations import (
     CANARY,
     CANARY_BODY,
     CANARY_TIME,
-    DOMAIN,
     EXPECTED_START,
     LIVE_PATH,
     LIVENESS,
     MODEL_SIZE,
+    OF_HEALTH,
+    PREFIX,
     TRAINING_PROGRESS,
+    resembled,
 )
 from policies.core.facts import Facts
 from policies.core.finding import Finding
@@ -23,7 +25,7 @@ from policies.core.pod_view import PodView
 from policies.core.reasons import in_words
 from policies.kube import quantities as units
 from policies.kube.json import Json, dig
-from policies.kube.names import closest, listed
+from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
 from policies.probes.copied import killed_start, startup_check
@@ -44,7 +46,6 @@ from policies.probes.liveness_program import (
 )
 from policies.probes.probe import is_sendable
 from policies.probes.serving import (
-    HEALTH_ANNOTATIONS,
     is_kuberay_container,
     istio_came_first,
     istio_leaves_probes,
@@ -236,7 +237,6 @@ _PARSED: Final[dict[str, Callable[[object], object]]] = {
 _OF_ALL: Final = (EXPECTED_START, MODEL_SIZE, LIVENESS)
 """Annotations that apply to every container, unless they name one."""
 _OF_CANARY: Final = (CANARY_BODY, CANARY_TIME)
-_ANNOTATIONS: Final = tuple(dict.fromkeys((*HEALTH_ANNOTATIONS, *_PARSED)))
 
 
 def _invalid_value(base: str, value: object) -> str:
@@ -250,7 +250,7 @@ def _invalid_value(base: str, value: object) -> str:
 
 def _base_and_suffix(key: str) -> tuple[str | None, str]:
     """`mlchassis.dev/health-path.ranker` -> the annotation and the container; None for other annotations."""
-    for base in _ANNOTATIONS:
+    for base in OF_HEALTH:
         if key == base or key.startswith(f"{base}."):
             return base, key[len(base) + 1 :]
     return None, ""
@@ -258,12 +258,11 @@ def _base_and_suffix(key: str) -> tuple[str | None, str]:
 
 def _misspelt(key: str) -> str | None:
     """The annotation of this policy that a key resembles."""
-    domain, _, rest = key.partition("/")
-    name, dot, container = rest.partition(".")
-    if domain != DOMAIN:
+    if not key.startswith(PREFIX):
         return None
-    close = closest(name.lower(), [known.partition("/")[2] for known in _ANNOTATIONS], 0.78)
-    return f"{DOMAIN}/{close}{dot}{container}" if close else None
+    name, dot, container = key.removeprefix(PREFIX).partition(".")
+    close = resembled(name)
+    return f"{close}{dot}{container}" if close in OF_HEALTH else None
 
 
 def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -> Finding:

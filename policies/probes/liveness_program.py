@@ -187,7 +187,7 @@ JITTER: Final = 59
 def watched_start(probe: object) -> int:
     """Seconds that a program in this probe allows for the start; 0 if it does not watch the start."""
     start = text(dig(probe, "exec", "command"), 6) if is_program(probe) else ""
-    return whole_number(start, 9) or 0
+    return whole_number(start) or 0
 
 
 def can_watch_start(pod: PodView, container: Container, facts: Facts) -> bool:

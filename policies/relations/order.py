@@ -114,5 +114,5 @@ def _annotation(obj: Object, key: str) -> str:
 
 def _number(value: str) -> int | None:
     """The whole number of an annotation; 0 if it is absent, None if it is malformed."""
-    number = whole_number((value or "0").removeprefix("-"), 9)
+    number = whole_number((value or "0").removeprefix("-"))
     return -number if number is not None and value.startswith("-") else number

@@ -106,7 +106,7 @@ def count_of(value: IntOrString, total: int, *, up: bool) -> int | None:
     """
     if isinstance(value, int):
         return value if value >= 0 else None
-    percent = whole_number(value[:-1], 9) if value.endswith("%") else None
+    percent = whole_number(value[:-1]) if value.endswith("%") else None
     if percent is None:
         return None
     return -(-percent * total // 100) if up else percent * total // 100

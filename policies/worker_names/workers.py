@@ -127,7 +127,7 @@ def _selectable(labels: Mapping[str, str], key: str) -> str:
 
 
 def _number(label: str | None) -> int | None:
-    return whole_number(label, 9)
+    return whole_number(label)
 
 
 # --- the desired number ------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from policies.kube.group_kinds import (
 )
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.metadata import controller
-from policies.kube.names import closest
+from policies.kube.names import SIMILAR, closest
 from policies.probes.observed import trimmed
 from webhook.manifests.nearest import ROUTES, Nearest, namespace_of
 from webhook.manifests.rendered import CHART, KUSTOMIZATIONS
@@ -160,7 +160,7 @@ class ManifestCluster(WholeObjects):
             return False
         if not self.leaves_out(kind, namespace, name):
             return False
-        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), _SIMILAR))
+        return kind != CONFIG_MAP or bool(closest(name, self._named.get((kind, namespace), ()), SIMILAR))
 
     def leaves_out(self, kind: GroupKind, namespace: str, name: str) -> bool:
         """Whether neither the set nor a controller creates such an object."""
@@ -219,8 +219,6 @@ class ManifestCluster(WholeObjects):
         return {namespace: Listing([starts]) for namespace, starts in found if starts}
 
 
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 _BUILT_IN: Final = frozenset(
     {
         *("", "admissionregistration.k8s.io", "apps", "autoscaling", "batch", "coordination.k8s.io"),

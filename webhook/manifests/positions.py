@@ -160,7 +160,7 @@ def _below(node: yaml.Node, step: str) -> tuple[int, yaml.Node] | None:
         for item in node.value:
             if isinstance(item, yaml.MappingNode) and step in _names(item):
                 return item.start_mark.line, item
-        index = whole_number(step, 9)
+        index = whole_number(step)
         if index is not None and index < len(node.value):
             item = node.value[index]
             return item.start_mark.line, item

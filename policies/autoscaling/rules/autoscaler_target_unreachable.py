@@ -190,7 +190,7 @@ def _value_for(known: KnownMetric, option: MaximumOption, target: Target, facts:
 def _value(option: MaximumOption, server: Server) -> int | None:
     value = server.configured(option.flags, option.env)
     if value is not None:
-        return whole_number(value, 9)
+        return whole_number(value)
     changed = server.has_env_from or server.may_have_option(*option.flags, *option.unless_flags)
     return None if changed or not () < server.version < release(option.before) else option.default
 

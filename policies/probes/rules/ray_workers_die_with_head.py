@@ -58,7 +58,7 @@ def _impatient(target: Target) -> Findings:
 def _reconnect(container: Container) -> int:
     """Seconds for which the worker waits for the GCS."""
     values = [variable.value for variable in container.typed.env if variable.name == _RECONNECT]
-    seconds = whole_number(values[-1], 9) if values else None
+    seconds = whole_number(values[-1]) if values else None
     return _KUBERAYS if seconds is None else seconds
 
 

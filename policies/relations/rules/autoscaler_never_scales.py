@@ -26,7 +26,7 @@ from policies.kube.group_kinds import (
 )
 from policies.kube.images import numbers_of_tag, repository_and_tag
 from policies.kube.json import dig, text
-from policies.kube.names import closest, listed
+from policies.kube.names import SIMILAR, closest, listed
 from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import HorizontalPodAutoscaler, Metric, MetricTarget, ResourceMetric
 from policies.kube.pods import Container, Role
@@ -49,8 +49,6 @@ _CPUS: Final = "num-cpus"
 _RAY_IMAGES: Final = ("rayproject/ray", "rayproject/ray-ml", "rayproject/ray-llm")
 _READS_REQUESTS: Final = (2, 41)
 """The first version of Ray whose autoscaler falls back to the requests."""
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 _MAX: Final = 4
 """Findings for one autoscaler."""
 _PARTS: Final = 8
@@ -131,7 +129,7 @@ def _without_workload(target: Target, facts: Facts) -> Findings:
             for name in free
             if f"-{reference.name}-" in f"-{name}-" or f"-{name}-" in f"-{reference.name}-"
         ]
-        like = closest(reference.name, free, _SIMILAR) if not parts else parts[0] if len(parts) == 1 else ""
+        like = closest(reference.name, free, SIMILAR) if not parts else parts[0] if len(parts) == 1 else ""
     if (other is None and (not like or "$" in reference.name)) or _is_made(reference.name, namespace, whole):
         return
     instead = f"{other.kind if other else wanted} {like or reference.name}"

@@ -7,12 +7,10 @@ from typing import Final
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.resources import Resource
-from policies.kube.names import closest
+from policies.kube.names import SIMILAR, closest
 from policies.kube.objects.devices import DeviceClass
 from policies.relations.devices import ANY, ClaimedRequest, DeviceSupply, one_slice_has, requests_of, supply
 
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 _MAX_REQUESTS: Final = 256
 
 
@@ -35,7 +33,7 @@ def _missing(requests: list[ClaimedRequest], facts: Facts) -> Findings:
     for request in requests:
         for name in request.classes:
             if classes.named(name) is None:
-                similar = closest(name, (each.name for each in classes), _SIMILAR)
+                similar = closest(name, (each.name for each in classes), SIMILAR)
                 if similar or not next(iter(classes)).is_manifest:
                     there_is = f"; there is {similar}" if similar else ""
                     yield Finding(

@@ -6,13 +6,11 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.group_kinds import POD
-from policies.kube.names import closest
+from policies.kube.names import SIMILAR, closest
 from policies.kube.objects.limits import PriorityClass
 
 _BUILT_IN: Final = ("system-node-critical", "system-cluster-critical")
 """Every API server creates these two, so a listing without them is incomplete."""
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -25,7 +23,7 @@ def check(target: Target, facts: Facts) -> Findings:
         name = template.typed.spec.priority_class_name
         if not name or name in _BUILT_IN or classes.named(name) is not None:
             continue
-        similar = closest(name, (each.name for each in classes), _SIMILAR)
+        similar = closest(name, (each.name for each in classes), SIMILAR)
         if similar or all(classes.named(each) is not None for each in _BUILT_IN):
             there_is = f"; there is {similar}" if similar else ""
             yield Finding(

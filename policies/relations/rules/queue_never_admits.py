@@ -33,7 +33,6 @@ from policies.relations.volcano_queues import beyond_capability
 _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
 _ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
-_DIGITS: Final = 9
 _SHOWN: Final = 4
 _SIMILAR: Final = 0.85
 """The least similarity of two names of which one is a misspelling of the other."""
@@ -253,7 +252,7 @@ def _min_pods(target: Target) -> int:
     job = target.read(Job)
     pods = job.spec.parallelism
     pods = min(pods, pods if job.spec.completions is None else job.spec.completions)
-    minimum = whole_number(job.metadata.annotations.get(_MIN_PARALLELISM), _DIGITS)
+    minimum = whole_number(job.metadata.annotations.get(_MIN_PARALLELISM))
     return max(1, pods if minimum is None else min(pods, minimum))
 
 
