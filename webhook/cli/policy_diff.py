@@ -20,7 +20,7 @@ from policies.core.finding import Mode
 from policies.core.settings import fields_as_json
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
-from policies.kube.names import plural
+from policies.kube.names import plural, shortened
 from policies.kube.printable import printable_json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change
@@ -301,7 +301,7 @@ def _verdict(outcome: Outcome) -> str:
 
 def _short(value: Any) -> str:
     text = "not set" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return shortened(text, 60)
 
 
 def _table(title: str, counted: Mapping[str, Counter[str]]) -> Iterator[Line]:

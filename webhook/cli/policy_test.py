@@ -22,7 +22,7 @@ from policies.core.pydantic_models import validated
 from policies.core.settings import Field, Invalid, Model
 from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
-from policies.kube.names import plural
+from policies.kube.names import plural, shortened
 from policies.kube.printable import printable
 from policies.kube.yaml_text import BadDocument, load_all
 from webhook.admission.configuration import Config, Problem
@@ -234,10 +234,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _short(value: Json | Any) -> str:
-    if value is None:
-        return "nothing"
-    written = orjson.dumps(value).decode()
-    return written if len(written) <= 200 else f"{written[:199]}…"
+    return "nothing" if value is None else shortened(orjson.dumps(value).decode(), 200)
 
 
 # --- output ----------------------------------------------------------------------------------------------

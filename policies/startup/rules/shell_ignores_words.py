@@ -12,6 +12,7 @@ from policies.commands import SHELLS, CommandSummary, shell_operands
 from policies.containers.commands import container_command, exec_command
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.kube.images import repository_and_tag
+from policies.kube.names import shortened
 from policies.kube.pods import Container
 
 _PARAMETERS: Final = re.compile(
@@ -173,8 +174,7 @@ def _is_name(script: str, word: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}…"
+    return shortened(" ".join(text.split()), _MAX_SHOWN)
 
 
 RULE = rule(__name__, check)
