@@ -382,14 +382,8 @@ def _set(value: int) -> Callable[[Json, str], Json]:
     return fix
 
 
-def _period_as_timeout(obj: Json, path: str) -> Json:
-    *probe, timeout = steps_in(obj, path)
-    return replaced(obj, (*probe, "periodSeconds"), dig(obj, *probe, timeout)) if dig(obj, *probe) else obj
-
-
 FIXES: Final[Mapping[str, Callable[[Json, str], Json]]] = {
     "exec-probe-default-timeout": _set(5),
     "liveness-single-failure": _set(6),
-    "probe-timeout-exceeds-period": _period_as_timeout,
 }
 """The fixes by rule; each sets the value that the rule's hint recommends."""

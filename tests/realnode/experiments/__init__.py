@@ -126,13 +126,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda it: f"{times(it['after'])} under the injected probes",
         "liveness-as-strict-as-readiness",
     ),
-    "late_liveness": Experiment(
-        probes.late_liveness,
-        "A server that hangs once it is ready, under a liveness probe that begins after 120 s",
-        _restarted,
-        _restarted,
-        "readiness-before-liveness",
-    ),
     "slow_start": Experiment(
         probes.slow_start,
         "A server that loads for 45 s, under a liveness probe that gives it 20",
@@ -160,13 +153,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda it: f"after {WATCHED} s {it['ready']} ready, {it['answering']} answering",
         lambda it: f"{_left(it)}, {_restarted(it)}",
         "tcp-probe",
-    ),
-    "long_timeout": Experiment(
-        probes.long_timeout,
-        "A server that hangs, under a readiness probe every 5 s with a timeout of 25",
-        _left,
-        _left,
-        "probe-timeout-exceeds-period",
     ),
     "feature_store": Experiment(
         probes.feature_store,

@@ -135,37 +135,6 @@ def open_port(arm: Arm) -> Figures:
     )
 
 
-def late_liveness(arm: Arm) -> Figures:
-    """A server that hangs soon after its start, under a liveness probe that waits long before it begins."""
-    ready = http(periodSeconds=5)
-    delayed = http("/live", initialDelaySeconds=120, periodSeconds=5)
-    patient = http("/live", periodSeconds=5, failureThreshold=6)
-    reaction = arm.put(
-        "readiness-before-liveness",
-        api(readinessProbe=ready, livenessProbe=delayed),
-        api(
-            startupProbe=http(periodSeconds=5, failureThreshold=24),
-            readinessProbe=ready,
-            livenessProbe=patient,
-        ),
-    )
-    arm.wait_ready("api", 1)
-    arm.signal(signal.SIGSTOP, "api")
-    return {"reaction": reaction, "restarted after": arm.wait("restarted", lambda: arm.restarts("api"))}
-
-
-def long_timeout(arm: Arm) -> Figures:
-    """A server that hangs, under a readiness probe whose timeout is longer than its period."""
-    reaction = arm.put(
-        "probe-timeout-exceeds-period",
-        api(readinessProbe=http(periodSeconds=5, timeoutSeconds=25)),
-        api(readinessProbe=http(periodSeconds=5, timeoutSeconds=5)),
-    )
-    arm.wait_ready("api", 1)
-    arm.signal(signal.SIGSTOP, "api")
-    return {"reaction": reaction, "left after": arm.wait("out of the Service", lambda: arm.ready("api") == 0)}
-
-
 # Starts
 
 
