@@ -154,8 +154,9 @@ def server_port(container: Container, server: Server) -> int | None:
     """The port on which a recognised server answers; None if undecided.
 
     The first of: the value of its flag or variable; the preset's port, if it is declared and no unread option
-    may change it; a declared port with the protocol's name; the preset's port, if no declared port
-    contradicts it; the only declared port. In some images a variable precedes it; in others it must agree.
+    may change it; a declared port with the protocol's name, if such an option may; the preset's port, if no
+    declared port contradicts it; the only declared port. In some images a variable precedes it; in others it
+    must agree.
     """
     port = _usual_port(container, server)
     for name, images in server.preset.other_port_env.items():
@@ -178,8 +179,8 @@ def _usual_port(container: Container, server: Server) -> int | None:
         return preset.port
     names = (*_NAMES[preset.protocol], *preset.port_names)
     named = [port for port, name in declared.items() if name in names]
-    if len(named) == 1:
-        return named[0]
+    if len(named) == 1:  # a declared port is a comment: it doesn't move a server whose options are all known
+        return named[0] if moved else None
     if preset.port in declared or (not possible and not moved):
         return preset.port or None
     return possible[0] if moved and len(possible) == 1 else None

@@ -43,11 +43,11 @@ def container(spec: Json, **ports: int) -> Container:
     [
         (TRITON, {}, 8000),
         (TRITON, {"grpc": 8001, "metrics": 8002}, 8000),
-        (TRITON, {"http": 8080, "grpc": 8001}, 8080),
+        (TRITON, {"http": 8080, "grpc": 8001}, None),
         (TRITON, {"_1": 8000, "_2": 8001}, 8000),
         (TRITON, {"_1": 8001}, None),
         (TRITON, {"triton": 8000, "http": 9000}, 8000),
-        (TRITON, {"metrics": 8000, "http": 9000}, 9000),
+        (TRITON, {"metrics": 8000, "http": 9000}, None),
         (OLLAMA, {"ollama": 11434, "web": 8080}, 11434),
         (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "0.0.0.0"}]}, {}, 11434),
         (OLLAMA | {"env": [{"name": "OLLAMA_HOST", "value": "http://0.0.0.0"}]}, {}, None),  # 80, as in URLs
@@ -63,6 +63,7 @@ def container(spec: Json, **ports: int) -> Container:
         (script("vllm serve $MODEL --port 9000"), {}, 9000),
         (TRITON, {"inference": 9000}, None),
         (VLLM, {"_1": 9000}, None),
+        (VLLM, {"http": 9000}, None),
         (CONFIGURED, {"_1": 9000}, 9000),
         (CONFIGURED, {"_1": 9000, "_2": 9001}, None),
         (CONFIGURED, {"metrics": 9000}, None),
