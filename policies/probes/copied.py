@@ -64,14 +64,20 @@ def why_not_copied(container: Container, probe: Any, facts: Facts) -> str:
     command = strings(probe, "exec", "command")
     if not command:
         return ""
-    if command[0] not in _known_programs(container, facts):
-        return f"the image may lack {command[0]}, and a startupProbe would then never succeed"
+    if program := doubtful_program(container, probe, facts):
+        return f"the image may lack {program}, and a startupProbe would then never succeed"
     summary = handler_command(container, command)
     if not summary.complete or any(host.reach is not Reach.LOCAL for host in summary.hosts):
         return "its command checks another host, which may wait for this pod"
     if heavy := heavy_work(summary):
         return f"it {heavy[0]}, which a start would do again and again"
     return ""
+
+
+def doubtful_program(container: Container, probe: Any, facts: Facts) -> str:
+    """The program of a check that the image may lack; empty if it certainly has it, or without a command."""
+    program = next(iter(strings(probe, "exec", "command")), "")
+    return program if program and program not in _known_programs(container, facts) else ""
 
 
 def _known_programs(container: Container, facts: Facts) -> frozenset[str]:

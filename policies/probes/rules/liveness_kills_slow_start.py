@@ -15,6 +15,7 @@ from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.pods import ContainerSpec, is_accelerator
 from policies.kube.pods import Role
 from policies.kube.quantities import parse_quantity
+from policies.probes.copied import doubtful_program, why_not_copied
 from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
 from policies.probes.injected import looks_injected
@@ -54,7 +55,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 probe.at(),
                 f"The {probe.name} kills it {budget} s after it starts, unless it answers by then. {why}, "
                 "and such starts usually take a minute or more.",
-                _slow_start_hint(probe, 10 * _HASTY),
+                _slow_start_hint(probe, 10 * _HASTY, facts),
                 Certainty.UNDECIDED,
             )
         if start is None or budget >= _least_allowed(start, facts.settings(StandardProbes).boot):
@@ -62,12 +63,15 @@ def check(target: Target, facts: Facts) -> Findings:
         if looks_injected(probe.template.view, probe.container, LIVENESS, facts):
             continue  # a delay for a guessed size is at most a day
         killed = "The kubelet kills it" + ("" if probe.template.completes else " again and again")
+        doubtful = doubtful_program(probe.container, probe.spec, facts)
+        the = f"If its image contains {doubtful}, the" if doubtful else "The"
+        certain = not doubtful and (start.declared or budget < start.usual // _SHARE)
         yield Finding(
             probe.at(),
-            f"The {probe.name} kills it {budget} s after it starts, but it takes about {start.seconds} s "
+            f"{the} {probe.name} kills it {budget} s after it starts, but it takes about {start.seconds} s "
             f"until it serves ({start.reason}). {killed}, and it never serves.",
-            _slow_start_hint(probe, start.seconds),
-            Certainty.CERTAIN if start.declared or budget < start.usual // _SHARE else Certainty.UNDECIDED,
+            _slow_start_hint(probe, start.seconds, facts),
+            Certainty.CERTAIN if certain else Certainty.UNDECIDED,
         )
 
 
@@ -148,8 +152,9 @@ def _requests_accelerators(container: ContainerSpec) -> bool:
     return any(map(is_accelerator, asked))
 
 
-def _slow_start_hint(probe: ContainerProbe, expected: int) -> str:
-    if probe.container.role is Role.SIDECAR:  # a startupProbe would delay the containers after it
+def _slow_start_hint(probe: ContainerProbe, expected: int, facts: Facts) -> str:
+    # A startupProbe would delay the containers after a sidecar, and with a check that never passes, the pod.
+    if probe.container.role is Role.SIDECAR or why_not_copied(probe.container, probe.spec, facts):
         return f"Set initialDelaySeconds of the livenessProbe above {expected}."
     return f"Add a startupProbe with the same check and periodSeconds * failureThreshold above {expected}."
 
