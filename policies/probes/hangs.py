@@ -24,6 +24,7 @@ from policies.probes.liveness_program import (
     is_program,
     patience_of,
     plan_in,
+    progress_of,
 )
 from policies.probes.probe import LIVENESS
 from policies.probes.recognition import Server, release
@@ -107,6 +108,28 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     if known and (unknown := _unknown_setting(server, container.image)):
         return Hang(None, f"{by} notices it {unknown}")
     return Hang(True, by, after) if known else Hang(False, f"{by} does not notice it", change=instead)
+
+
+def notices_of(template: PodTemplate, container: Container, facts: Facts) -> tuple[str, ...]:
+    """Which failures of the server its probes notice. The webhook's own probes were tried: of others only the
+    source is known."""
+    probe, server = container.spec.get(LIVENESS), recognised(container, facts)
+    if server is None:
+        return ()
+    settings = facts.settings(StandardProbes)
+    health = preset_health(container, settings)
+    own = is_program(probe) or (not probe and _is_completed_later(template))
+    if probe and health is not None and progress_of(server, settings) is None:
+        own = handler_of(probe) == health.live
+    return tuple(
+        f"{what}: {outcome} ({each.server}, {each.how})"
+        for each in noticed().get(server.name, ())
+        if own or each.how != _TRIED
+        for what, outcome in each.seen.items()
+    )
+
+
+_TRIED: Final = "tried"
 
 
 def _is_completed_later(template: PodTemplate) -> bool:

@@ -31,7 +31,7 @@ from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.probes.declared_models import models_of, named_models, size_by_name
 from policies.probes.endpoints import health_paths, server_port
-from policies.probes.hangs import Hang, hang_of, noticed
+from policies.probes.hangs import Hang, hang_of, notices_of
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
@@ -171,11 +171,7 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
         port=server_port(container, server),
         live_path=None if server.preset.live_socket else live or None,
         ready_path=ready or None,
-        notices=tuple(
-            f"{what}: {outcome} ({each.server}, {each.how})"
-            for each in noticed().get(server.name, ())
-            for what, outcome in each.seen.items()
-        ),
+        notices=notices_of(template, container, facts),
     )
 
 

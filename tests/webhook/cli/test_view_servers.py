@@ -42,6 +42,20 @@ async def test_each_serving_workload_is_described(served: FakeApiServer, scan: I
     assert any("a hung engine: not noticed" in notice for notice in found["notices"])
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_what_was_tried_is_shown_of_the_probes_that_were_tried(
+    by_hand: bool, fake: FakeApiServer, scan: InCluster
+) -> None:
+    image = "nvcr.io/nvidia/tritonserver:25.06-py3"
+    triton: Json = {"name": "main", "image": image, "args": ["tritonserver"]}
+    if by_hand:  # it asks no model, so a call that never returns is not noticed
+        triton["livenessProbe"] = {"httpGet": {"path": "/v2/health/live", "port": 8000}}
+    await fake.put(DEPLOYMENTS, deployment("vision", {**triton, "ports": [{"containerPort": 8000}]}))
+    [found] = (await scan("--view", "servers", "-o", "json")).json
+    assert any("1 call never returns: noticed" in notice for notice in found["notices"]) is not by_hand
+    assert any("a hung engine: not noticed" in notice for notice in found["notices"])
+
+
 async def test_the_table_and_the_page_have_the_same(served: FakeApiServer, scan: InCluster) -> None:
     hostile = deployment("x", {**VLLM, "command": ["vllm", "serve", "<script>alert(1)</script>\x1b[31m"]})
     await served.put(DEPLOYMENTS, hostile)
