@@ -70,7 +70,7 @@ class PodTracker:
     """Finds new starts and ends in the statuses of a cluster's pods."""
 
     def __init__(self, config: Callable[[], Config], cluster: Cluster, since: float) -> None:
-        """`since`: everything before is recorded, in seconds since the epoch."""
+        """`since`: everything up to this second is recorded, in seconds since the epoch."""
         self._config, self._cluster, self._since = config, cluster, since
         self._pods: dict[str, _Pod] = {}
 
@@ -109,7 +109,7 @@ class PodTracker:
                 started.append(_Start(status, at))
         disrupted = bool(disruption) and not known.disrupted
         known.disrupted = known.disrupted or bool(disruption)
-        if first and disrupted and (_ended_at(found.status) or 0) < self._since:
+        if first and disrupted and (_ended_at(found.status) or 0) <= self._since:
             disrupted = False
         if not (started or ended or disrupted):
             return None
@@ -121,7 +121,7 @@ class PodTracker:
         began = seconds_of(status.running_since)
         if began is None or known.started.get(status.name) == status.run:
             return None
-        if first and began < self._since and (status.ready or status.started):
+        if first and began <= self._since and (status.ready or status.started):
             known.started[status.name] = status.run  # it may have been ready before
             return None
         at = _true_since(pod, _READY)
@@ -137,7 +137,7 @@ class PodTracker:
             if end is None or at is None or end.finished_at <= known.ended.get(status.name, ""):
                 continue
             known.ended[status.name] = end.finished_at
-            if not first or at >= self._since:
+            if not first or at > self._since:
                 yield _End(status.name, end, known.started.get(status.name) == end.run)
 
 

@@ -114,6 +114,7 @@ def test_a_start_has_its_times() -> None:
         (50, [(90, True), (90_000, False)], []),
         (50, [(None, True), (90_000, False)], []),
         (-1, [(20, False)], [20]),
+        (0, [(20, False)], []),
         (1, [(20, False)], []),
         (60, [(None, False), (300, False)], [300]),
         (-100, [(None, False), (-40, False)], []),
@@ -123,6 +124,7 @@ def test_a_start_has_its_times() -> None:
         "may have been ready before",
         "may have been started before",
         "after the last observation",
+        "in the second of the last observation",
         "before the last observation",
         "starting at the first observation",
         "a clock that jumps back",
@@ -226,7 +228,14 @@ def test_a_disruption_counts_once_and_not_as_an_error(reason: str, shown: str) -
     [end] = observed(pod, disrupted, disrupted)
     assert isinstance(end, Ended)
     assert (end.reason, end.at) == (shown, BEGAN + 49)
-    assert observed(disrupted, since=BEGAN + 60) == [], "the leader before has counted it"
+    for since in (BEGAN + 49, BEGAN + 60):
+        assert observed(disrupted, since=since) == [], "the leader before has counted it"
+
+
+def test_an_end_is_counted_by_one_leader() -> None:
+    killed = status(job(), ready=None, state=ended(137, 0, 50, 9))
+    assert [each.at for each in observed(killed, since=BEGAN + 49) if isinstance(each, Ended)] == [BEGAN + 50]
+    assert observed(killed, since=BEGAN + 50) == []
 
 
 def test_the_runs_of_a_job() -> None:
