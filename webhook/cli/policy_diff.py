@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("old", metavar="OLD", help=f"{WHERE}, or {BUILT_IN}")
     parser.add_argument("new", metavar="NEW", help="like OLD")
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="manifests (default: the cluster)")
+    parser.add_argument(
+        "paths", nargs="*", default=[], metavar="PATH", help="manifests (default: the cluster)"
+    )
     flags.add_namespaces(parser)
     flags.add_output(parser, "text", "json")
     flags.add_color(parser)
