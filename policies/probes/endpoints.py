@@ -11,11 +11,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.containers.programs import has_option, programs
+from policies.containers.programs import has_option, programs, runs_alone
 from policies.kube.images import image_matches
 from policies.kube.json import Json
 from policies.kube.objects.pods import ContainerSpec
-from policies.kube.pods import Container, tcp_ports
+from policies.kube.pods import Container, port_number, tcp_ports
 from policies.kube.quantities import whole_number
 from policies.probes.preset import Preset, Protocol
 from policies.probes.recognition import GroupRole, Server
@@ -97,7 +97,11 @@ def doubt_about(container: Container, server: Server, port: int | None) -> tuple
     if server.version_missing:
         return "its endpoint depends on its version, which the image's tag does not give", _ANNOTATE
     if only_loopback(server):
-        return "it listens only on loopback", f"{listen_everywhere(preset)}, or add probes with a command"
+        unless = "" if address_is_certain(server) else " unless its configuration sets another address"
+        return (
+            f"it listens only on loopback{unless}",
+            f"{listen_everywhere(preset)}, or add probes with a command",
+        )
     if has_own_config(container, preset):
         return "a mounted file may change its port or require TLS", _ANNOTATE
     if _endpoint_changed(server):
@@ -155,8 +159,8 @@ def server_port(container: Container, server: Server) -> int | None:
 
     The first of: the value of its flag or variable; the preset's port, if it is declared and no unread option
     may change it; a declared port with the protocol's name, if such an option may; the preset's port, if no
-    declared port contradicts it; the only declared port. In some images a variable precedes it; in others it
-    must agree.
+    declared or asked port contradicts it; the only declared port. In some images a variable precedes it; in
+    others it must agree.
     """
     port = _usual_port(container, server)
     for name, images in server.preset.other_port_env.items():
@@ -181,8 +185,10 @@ def _usual_port(container: Container, server: Server) -> int | None:
     named = [port for port, name in declared.items() if name in names]
     if len(named) == 1:  # a declared port is a comment: it doesn't move a server whose options are all known
         return named[0] if moved else None
-    if preset.port in declared or (not possible and not moved):
+    if preset.port in declared:
         return preset.port or None
+    if not possible and not moved:
+        return None if _is_asked_elsewhere(container, server) else preset.port
     return possible[0] if moved and len(possible) == 1 else None
 
 
@@ -198,6 +204,20 @@ def _port_may_differ(server: Server) -> bool:
         or (preset.image_port and not server.own_image)
         or server.weak_match
     )
+
+
+def _is_asked_elsewhere(container: Container, server: Server) -> bool:
+    """Whether the author's probes ask the container's only program on another port than its default, which a
+    variable or a file of the user's image may have changed."""
+    preset = server.preset
+    if server.own_image or not (preset.port_env or preset.address_in_files) or not runs_alone(container):
+        return False
+    typed = container.typed
+    for probe in (typed.startup_probe, typed.readiness_probe, typed.liveness_probe):
+        action = probe and (probe.http_get or probe.tcp_socket)
+        if action and not action.host and port_number(typed, action.port) not in (None, preset.port):
+            return True
+    return False
 
 
 def declared_http_port(container: ContainerSpec) -> int | None:
@@ -258,6 +278,20 @@ def only_loopback(server: Server) -> bool:
         return True  # a Unix socket
     host = address.rpartition("//")[2].strip("[]")
     return host.startswith(("127.", "localhost", "::1"))
+
+
+def address_is_certain(server: Server) -> bool:
+    """Whether no option or file that cannot be read may set the address."""
+    preset = server.preset
+    if server.configured(preset.host_flags, ()) is not None:
+        return True
+    return not (
+        preset.address_in_files
+        or server.may_hold_options
+        or server.has_option(*preset.config_flags)
+        or server.has_variable(*preset.config_env)
+        or (server.has_env_from and bool(preset.host_env))
+    )
 
 
 def speaks_tls(container: Container, server: Server | None, port: int) -> bool:

@@ -25,6 +25,7 @@ from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
     Health,
     Source,
+    address_is_certain,
     declared_http_port,
     has_own_config,
     health_paths,
@@ -130,9 +131,7 @@ def served_port(pod: PodView, container: Container, facts: Facts) -> int | None:
 def listens_on_loopback(pod: PodView, container: Container, facts: Facts) -> bool:
     """Whether the pod's only program, a recognised server, listens only on loopback."""
     server = recognised(container, facts)
-    if server is None or server.conditional or server.may_hold_options or not only_loopback(server):
-        return False
-    if (server.has_env_from and server.preset.host_env) or server.has_option(*server.preset.config_flags):
+    if server is None or server.conditional or not only_loopback(server) or not address_is_certain(server):
         return False
     several = not runs_alone(container) or len(pod.running) > 1
     return not several and not has_own_config(container, server.preset)

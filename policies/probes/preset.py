@@ -613,6 +613,9 @@ class Preset(Model):
         False, description="whether it listens only on loopback by default, where no probe reaches it"
     )
     image_listens: bool = Field(False, description="whether its own images make it listen on all addresses")
+    address_in_files: bool = Field(
+        False, description="whether a file or a variable of the user's image may set the address"
+    )
     tls_flags: tuple[str, ...] = Field((), description="flags that make the port use TLS")
     tls_env: tuple[str, ...] = Field((), description="environment variables that make the port use TLS")
     model_flags: tuple[str, ...] = Field(

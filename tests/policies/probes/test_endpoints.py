@@ -28,6 +28,17 @@ def script(text: str) -> Json:
 HIDDEN = script('ARGS=(--tp 8 --port 9000)\nvllm serve m "${ARGS[@]}"')
 
 
+OWN_CODE: Json = {
+    "image": "registry.example/api:1",
+    "command": ["uvicorn", "app:app", "--host", "0.0.0.0"],
+}
+
+
+def asked(port: int) -> Json:
+    """A readinessProbe, as a field of a container."""
+    return {"readinessProbe": {"httpGet": {"path": "/", "port": port}}}
+
+
 def container(spec: Json, **ports: int) -> Container:
     """A container; a port whose name begins with `_` has none."""
     declared = [
@@ -74,6 +85,13 @@ def container(spec: Json, **ports: int) -> Container:
         (VLLM | FROM_ELSEWHERE, {}, 8000),
         (TGI, {}, None),
         (TGI, {"_1": 3000}, 3000),
+        (OWN_CODE | asked(8000), {}, 8000),
+        (OWN_CODE | asked(8080), {}, None),  # UVICORN_PORT of its image
+        (OWN_CODE | asked(8080), {"_1": 8000}, 8000),
+        (OWN_CODE | {"args": ["--port", "8000"]} | asked(8080), {}, 8000),
+        (OWN_CODE | {"readinessProbe": {"tcpSocket": {"port": 8080, "host": "db"}}}, {}, 8000),
+        (script("nginx; uvicorn app:app --host 0.0.0.0") | asked(80), {}, 8000),
+        (VLLM | asked(9000), {}, 8000),  # no variable moves it
     ],
 )
 def test_server_port(spec: Json, ports: Json, port: int | None) -> None:
@@ -128,6 +146,7 @@ def test_the_preset_completes_an_annotation(annotation: str, live: str, ready: s
         (VLLM | {"args": ["m", "--host=127.0.0.1"]}, "loopback"),
         (VLLM | {"args": ["m", "--host", "[::1]"]}, "loopback"),
         ({"command": ["mlflow", "server"]}, "loopback"),
+        ({"command": ["gunicorn", "app:app"]}, "loopback unless its configuration sets another address"),
         (VLLM | {"args": ["m", "--ssl_cert_reqs=2", "--ssl-keyfile=/k"]}, "protect it"),
         (
             {
