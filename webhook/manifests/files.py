@@ -17,7 +17,7 @@ from policies.kube.group_kinds import (
     GroupKind,
     kind_of,
 )
-from policies.kube.json import Json, text
+from policies.kube.json import Json, mapping, text
 from policies.kube.yaml_text import BadDocument, as_documents, load_all
 from policies.probes.observed import OBSERVED
 from webhook.admission.envelope import Request
@@ -135,7 +135,8 @@ def read_all(
                 try:
                     content = stdin() if source == "-" else _text(Path(source))
                     name = "standard input" if source == "-" else source
-                    documents += list(parse(name, content, strict=strict and not lenient))
+                    for document in parse(name, content, strict=strict and not lenient, own=True):
+                        documents.append(document)  # an error may come after the last one
                 except UserError as problem:
                     if strict or not _holds_no_object(source, problem):
                         problems.append(problem)
@@ -236,27 +237,38 @@ settings of MkDocs."""
 _OF_AN_OBJECT: Final = re.compile(rb"(?im)apiversion|^kind\s*:")
 
 
-def parse(source: str, content: str, *, strict: bool = False) -> Iterator[Document]:
-    """The objects of a text, in order; if `strict`, UserError for any other document."""
+def parse(source: str, content: str, *, strict: bool = False, own: bool = False) -> Iterator[Document]:
+    """The objects of a text, in order. Then UserError for the first other document: if `strict`, for any; if
+    `own`, for one with all parts of an object but its apiVersion or its kind."""
     try:
         content, values = _read(content)
     except BadDocument as error:
         raise UserError(f"{source}: {error}") from None
     if strict and not any(value for value, _ in values):
         raise UserError(f"{source}: it contains no object")
+    other = None
     for index, (value, keys) in enumerate(values):
         if value is None:
             continue
         if not isinstance(value, dict) or not (text(value, "apiVersion") and text(value, "kind")):
-            if strict:
-                raise UserError(
-                    f"{source}: document {index + 1} isn't a Kubernetes object: apiVersion or kind is missing"
-                )
+            if other is None and (strict or (own and _is_unnamed(value))):
+                other = index + 1
             continue
         for number, (steps, obj) in enumerate(_items(value)):
             yield Document(
                 source, index, obj, Origin(content, index, steps), duplicate_keys=() if number else keys
             )
+    if other is not None:
+        raise UserError(
+            f"{source}: document {other} isn't a Kubernetes object: apiVersion or kind is missing"
+        )
+
+
+def _is_unnamed(value: object) -> bool:
+    """Whether a document is an object that lacks only its apiVersion or only its kind: kubectl refuses it.
+    Values of a chart and settings of other programs have other parts."""
+    named_by = text(value, "apiVersion") or text(value, "kind")
+    return bool(named_by and text(value, "metadata", "name") and mapping(value, "spec"))
 
 
 def _read(content: str) -> tuple[str, list[tuple[Any, tuple[str, ...]]]]:

@@ -114,6 +114,20 @@ def test_a_named_file_must_hold_objects(tmp_path: Path, content: str | bytes, se
     assert str(file) in str(caught.value)
 
 
+def test_an_object_without_its_kind_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    rest = "metadata: {name: x}\nspec: {replicas: 1}\n"
+    (tmp_path / "objects.yaml").write_text(f"apiVersion: apps/v1\n{rest}---\n{POD}")
+    (tmp_path / "lower.yaml").write_text(f"apiversion: apps/v1\nkind: Deployment\n{rest}")
+    (tmp_path / "values.yaml").write_text("kind: Deployment\nspec: {replicas: 1}\n")
+    (tmp_path / "pipeline.yaml").write_text("kind: pipeline\nname: test\nsteps: []\n")
+    documents, problems = read_all([str(tmp_path)])
+    assert [document.name for document in documents] == ["a"]
+    assert sorted(str(each).rpartition("/")[2] for each in problems) == [
+        "lower.yaml: document 1 isn't a Kubernetes object: apiVersion or kind is missing",
+        "objects.yaml: document 1 isn't a Kubernetes object: apiVersion or kind is missing",
+    ]
+
+
 def test_absent_resources_are_unknown() -> None:
     cluster = ManifestCluster([d.obj for d in read(["-"], stdin=lambda: f"{POD}---\n{SERVICE}")])
     assert cluster.listing(Resource.NODES) is None
