@@ -217,7 +217,14 @@ def _is_asked_elsewhere(container: Container, server: Server) -> bool:
         action = probe and (probe.http_get or probe.tcp_socket)
         if action and not action.host and port_number(typed, action.port) not in (None, preset.port):
             return True
+        asked = _OWN_PORT.findall(" ".join(probe.exec.command)) if probe and probe.exec else []
+        if asked and str(preset.port) not in asked:
+            return True
     return False
+
+
+_OWN_PORT: Final = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0):([0-9]{2,5})\b")
+"""In a command, the port that it asks of its own container."""
 
 
 def declared_http_port(container: ContainerSpec) -> int | None:

@@ -34,9 +34,10 @@ OWN_CODE: Json = {
 }
 
 
-def asked(port: int) -> Json:
-    """A readinessProbe, as a field of a container."""
-    return {"readinessProbe": {"httpGet": {"path": "/", "port": port}}}
+def asked(by: int | str) -> Json:
+    """A readinessProbe of a port or with a script, as a field of a container."""
+    exec_ = {"exec": {"command": ["sh", "-c", by]}}
+    return {"readinessProbe": exec_ if isinstance(by, str) else {"httpGet": {"path": "/", "port": by}}}
 
 
 def container(spec: Json, **ports: int) -> Container:
@@ -88,6 +89,8 @@ def container(spec: Json, **ports: int) -> Container:
         (OWN_CODE | asked(8000), {}, 8000),
         (OWN_CODE | asked(8080), {}, None),  # UVICORN_PORT of its image
         (OWN_CODE | asked(8080), {"_1": 8000}, 8000),
+        (OWN_CODE | asked("curl -f http://localhost:8080/health"), {}, None),
+        (OWN_CODE | asked("curl -f http://127.0.0.1:8000/health"), {}, 8000),
         (OWN_CODE | {"args": ["--port", "8000"]} | asked(8080), {}, 8000),
         (OWN_CODE | {"readinessProbe": {"tcpSocket": {"port": 8080, "host": "db"}}}, {}, 8000),
         (script("nginx; uvicorn app:app --host 0.0.0.0") | asked(80), {}, 8000),
