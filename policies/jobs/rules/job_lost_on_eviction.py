@@ -96,11 +96,14 @@ def _job_set(target: Target, facts: Facts) -> Findings:
         index = template.steps[2]
         job = target.read(JobSet).spec.replicated_jobs[index] if isinstance(index, int) else None
         if job is not None and job.template.spec.backoff_limit == 0:
+            left = policy.max_restarts
             yield Finding(
                 "spec.failurePolicy.maxRestarts",
-                f"Each eviction or preemption of a pod uses up one of the {policy.max_restarts} restarts, "
-                "just like an error of the program. After some days on busy or preemptible nodes, none is "
-                "left.",
+                f"Each eviction or preemption of a pod uses up one of the {left} restarts, just like an "
+                "error of the program. After some days on busy or preemptible nodes, none is left."
+                if left
+                else "With maxRestarts 0, the first eviction or preemption of a pod ends the JobSet, just "
+                "like an error of the program.",
                 f"Add a failurePolicy rule with the action {_IGNORES} for onJobFailureReasons "
                 "PodFailurePolicy. Also give its Jobs a podFailurePolicy that fails them on the condition "
                 "DisruptionTarget.",
