@@ -90,6 +90,8 @@ def progress_check(
         return NoProgressCheck(f"no such check is known for {server and server.name}") if requested else None
     if pod.typed.spec.operating_system == "windows":
         return NoProgressCheck("it runs on Windows, which has no shell for the program")
+    if 0 < container.typed.resources.memory_limit < _ROOM and not requested and annotated is None:
+        return NoProgressCheck("the program needs 12 MB of the container's small memory limit")
     if endpoint is None and progress.connections and not requested:
         return None  # an annotation chose another check
     if endpoint is None or not ("httpGet" in endpoint or "tcpSocket" in endpoint):
@@ -104,6 +106,11 @@ def progress_check(
     keys = _key_variables(server, progress) if server else ()
     handler = {"exec": {"command": [*PYTHON_SHELL, program(plan, start), *given, *keys]}}
     return ProgressCheck(handler, TIMEOUT + progress.longest, plan, start)
+
+
+_ROOM: Final = 256 << 20
+"""Bytes. With less, the memory of each check could end the server: the kernel kills all processes of a
+container that exceeds its limit. Its 12 MB were measured: designs/0009-liveness-by-progress.md."""
 
 
 def progress_of(server: Server, settings: StandardProbes) -> Progress | None:
