@@ -12,6 +12,7 @@ from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.endpoints import doubt_about, server_port
 from policies.probes.first_party import is_first_party, is_notebook, takes_tasks
+from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, probe_of
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
@@ -100,7 +101,7 @@ def with_readiness(target: Target, facts: Facts) -> Findings:
     return _missing_liveness(
         target,
         facts,
-        _has_readiness,
+        lambda template, container: _has_readiness(template, container, facts),
         ("has", "have"),
         "a readinessProbe but no livenessProbe. If a server hangs, it gets no traffic, but the kubelet "
         "doesn't restart it.",
@@ -108,9 +109,11 @@ def with_readiness(target: Target, facts: Facts) -> Findings:
     )
 
 
-def _has_readiness(template: PodTemplate, container: Container) -> bool:
+def _has_readiness(template: PodTemplate, container: Container, facts: Facts) -> bool:
     readiness = probe_of(template, container, READINESS)
-    return readiness is not None and readiness.is_user_written
+    if readiness is None or not readiness.is_user_written:
+        return False
+    return not looks_injected(template.view, container, READINESS, facts)
 
 
 RULES = (
