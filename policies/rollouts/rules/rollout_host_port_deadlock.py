@@ -82,9 +82,7 @@ def _taken_by_others(target: Target, facts: Facts) -> Findings:
     """Findings about host ports that the pods of another workload take on the same node. The webhook's caches
     keep no ports of other workloads: they are found in files and by a scan."""
     cluster = facts.whole
-    if cluster is None or target.kind == DAEMON_SET:
-        return
-    if not minimum_replicas(target, facts):
+    if cluster is None or not (target.kind == DAEMON_SET or minimum_replicas(target, facts)):
         return
     for template in target.templates:
         pod = template.typed.spec
@@ -104,7 +102,7 @@ def _others(
     target: Target, pod: PodSpec, facts: Facts, cluster: WholeObjects, port: tuple[int, str]
 ) -> Iterator[tuple[str, str]]:
     """The other workloads of the namespace that take a host port of the node of a pod, and the node."""
-    node = _node(pod, facts)
+    node = _node(pod, facts) if target.kind != DAEMON_SET else ""
     for other in facts.objects(Replicated) or () if node else ():
         second = other.spec.template.spec
         own = (other.kind, other.name) == (target.kind.kind, target.name)
@@ -112,6 +110,8 @@ def _others(
             yield f"{other.kind} {other.name}", f"node {node}"
     for daemons in cluster.typed(DAEMON_SET, facts.namespace, DaemonSet):
         second = daemons.spec.template.spec
+        if target.kind == DAEMON_SET and daemons.name >= target.name and _is_wherever(pod, second):
+            continue  # itself, or another that is reported instead
         if port in _ports(second) and _is_wherever(second, pod):
             yield f"DaemonSet {daemons.name}", "every such node"
 
