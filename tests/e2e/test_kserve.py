@@ -209,7 +209,7 @@ def test_findings_name_the_place_in_the_service(
     control_plane: ControlPlane, chassis: Chassis, operator: Operator, namespace: str
 ) -> None:
     api = control_plane.api
-    liveness = {"httpGet": {"path": "/health", "port": 9000}}
+    liveness = {"exec": {"command": ["curl", "-f", "http://features.store:8080/health"]}}
     with pytest.raises(ApiError) as refused:
         api.create(service("refused", namespace, custom(livenessProbe=liveness)), dry_run=True)
     assert "spec.predictor.containers[0].livenessProbe" in refused.value.message
