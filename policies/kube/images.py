@@ -21,13 +21,23 @@ def repository(image: str) -> str:
 def repository_and_tag(image: str) -> tuple[str, str]:
     """An image reference without registry and digest: `nvcr.io/nvidia/tritonserver:24.01` is
     `nvidia/tritonserver` and `24.01`."""
-    path = image.partition("@")[0]
-    first, slash, rest = path.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        path = rest
+    path = image.partition("@")[0].removeprefix(_registry(image))
     head, slash, last = path.rpartition("/")
     name, _, tag = last.partition(":")
     return f"{head}{slash}{name}", tag
+
+
+def _registry(image: str) -> str:
+    """The registry of an image reference with its slash; empty without one."""
+    first, slash, _ = image.partition("/")
+    return f"{first}/" if slash and ("." in first or ":" in first or first == "localhost") else ""
+
+
+def full_name(image: str) -> str:
+    """An image reference with its registry and tag, without digest: `docker.io/library/alpine:3`."""
+    registry, (path, tag) = _registry(image) or "docker.io/", repository_and_tag(image)
+    library = "library/" if registry == "docker.io/" and "/" not in path else ""
+    return f"{registry}{library}{path}:{tag}"
 
 
 def numbers_of_tag(tag: str) -> tuple[int, ...]:

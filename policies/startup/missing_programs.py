@@ -1,4 +1,4 @@
-"""Programs that probes and waits need, and that the image of a known server lacks."""
+"""Programs that containers, probes, hooks and waits need, and that a known image lacks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from typing import Final
 
 from policies.commands import SHELLS
 from policies.containers.commands import container_command, exec_command
+from policies.core import data
 from policies.core.data_directories import is_below
 from policies.core.facts import Facts
+from policies.core.settings import Field
 from policies.core.target import PodTemplate
-from policies.kube.images import repository_and_tag
+from policies.kube.images import full_name, glob_matches, repository_and_tag
 from policies.kube.pods import Container, Role
 from policies.probes.probe import ContainerProbe
 from policies.probes.recognition import release
+from policies.probes.server_facts import Lacking
 from policies.probes.serving import own_preset
 
+_WITH_SHELL: Final = SHELLS | {
+    *("sleep", "cat", "test", "true", "echo", "ls", "rm", "cp", "mv", "mkdir", "touch", "chmod", "chown"),
+    *("grep", "sed", "kill", "killall", "pgrep", "pkill", "env", "timeout", "curl", "wget", "nc", "nslookup"),
+}
+"""Programs that an image without a shell lacks, too."""
 _PASS_ON: Final = frozenset({"grep", "test", "[", "exit"})
 """Programs next to a missing one that do not make a probe pass."""
 _PATH: Final = ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin")
@@ -28,14 +36,39 @@ _WAIT: Final = re.compile(
 """A loop that ends when a program succeeds: its program, the rest of its condition, and its body."""
 _ENDS: Final = re.compile(r"\|\||&&|\b(?:break|exit|return|kill)\b")
 """Signs of another way out of a loop."""
+_INSTALLERS: Final = frozenset({"apk", "apt", "apt-get", "dnf", "microdnf", "yum"})
+"""Programs that install others, also as dependencies."""
+_MAY_PASS: Final = re.compile(r"\|\||\b(?:if|elif|until|while|for|command|which|type|hash)\b", re.ASCII)
+"""Signs of a script that goes another way without a program."""
 _INVERTS: Final = re.compile(
     r"(?:^|\s)(?:!|!=|-ne|-z|if|while|until|grep -[a-uw-z]*v[a-z]*)\s|\bPATH=", re.ASCII
 )
 """Signs of a probe that may pass although its program fails, or that finds it elsewhere."""
 
 
+class Images(Lacking):
+    """An entry of `images.yaml`."""
+
+    images: tuple[str, ...] = Field(
+        min_length=1, description="globs of their whole names: `docker.io/library/python:*alpine*`"
+    )
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """With tags, as a name has one."""
+        return tuple(each if ":" in each else f"{each}:*" for each in self.images)
+
+
+@data.table
+def _images() -> tuple[Images, ...]:
+    return data.load_list(Images, __package__, "images.yaml")
+
+
 def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:
     """The program that a probe cannot do without, and that the image lacks; empty without one."""
+    words = () if probe.typed.exec is None else probe.typed.exec.command
+    if words and (program := _of(words[0], lacking_to_start(probe.template, probe.container, facts))):
+        return program
     lacking, summary = lacking_programs(probe.template, probe.container, facts), probe.command
     commands = [each for each in summary.commands if each.name not in SHELLS]
     missing = [
@@ -44,7 +77,6 @@ def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:
         if each.name in lacking and not each.conditional and posixpath.dirname(each.argv[0]) in ("", *_PATH)
     ]
     others = {each.name for each in commands} - {*missing, *_PASS_ON}
-    words = () if probe.typed.exec is None else probe.typed.exec.command
     passes = any(each.forgiven or each.argv[:2] == ("exit", "0") for each in commands) or (
         any(map(_INVERTS.search, words[1:]))
     )
@@ -67,27 +99,92 @@ def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Contain
             yield container, min(endless)
 
 
+def missing_at_start(template: PodTemplate, container: Container, facts: Facts) -> tuple[str, bool]:
+    """The program without which a container's command fails, and whether it is the command's own program
+    and not one of its script; empty without one."""
+    command = container.typed.command
+    if not command or template.rewritten:
+        return "", False
+    if program := _of(command[0], _in_image(container, facts)):
+        return program, True
+    lacking = lacking_programs(template, container, facts)
+    if not lacking or any(map(_MAY_PASS.search, container.typed.argv)):
+        return "", False
+    for each in container_command(template, container).commands:
+        program = _of(each.argv[0], lacking) if each.argv else ""
+        if program and not each.conditional and not each.forgiven:
+            return program, False
+        if each.name in (".", "source") or (each.name in SHELLS and len(each.argv) > 1):
+            break  # the file may install it
+    return "", False
+
+
+def missing_in_hook(template: PodTemplate, container: Container, facts: Facts) -> Iterator[tuple[str, str]]:
+    """The hooks of a container whose program its image lacks, each with the program."""
+    hooks = container.typed.lifecycle
+    if hooks is None:
+        return
+    for name, hook in (("postStart", hooks.post_start), ("preStop", hooks.pre_stop)):
+        words = () if hook is None or hook.exec is None else hook.exec.command
+        if words and (program := _of(words[0], lacking_to_start(template, container, facts))):
+            yield name, program
+
+
+def _of(word: str, programs: frozenset[str]) -> str:
+    """The program that a word starts if it is one of these and not in a directory of its own."""
+    directory, name = posixpath.split(word)
+    return name if name in programs and directory in ("", *_PATH) else ""
+
+
+def lacking_to_start(template: PodTemplate, container: Container, facts: Facts) -> frozenset[str]:
+    """The programs that a probe or a hook certainly can't start: nothing installs one without a shell."""
+    lacking = _in_image(container, facts)
+    return lacking if "sh" in lacking else lacking_programs(template, container, facts)
+
+
 def lacking_programs(template: PodTemplate, container: Container, facts: Facts) -> frozenset[str]:
-    """The programs that a container certainly lacks: those of its image, unless it may install them, or a
-    volume may contain them."""
-    preset, image = own_preset(container, facts), container.image
-    lacks, tag = None if preset is None else preset.lacks, repository_and_tag(image)[1]
-    if lacks is None or "@" in image or any(each in tag for each in lacks.unless_tag):
+    """The programs that the scripts of a container certainly lack: those of its image, unless it may install
+    them, or bring another shell."""
+    lacking = _in_image(container, facts)
+    if not lacking or "sh" in lacking:
         return frozenset()
-    version = release(tag)
-    if lacks.since and (version < release(lacks.since) if version else any(map(str.isdigit, tag))):
-        return frozenset()
-    typed, started = container.typed, container_command(template, container)
+    started = container_command(template, container)
     hook = exec_command(template, container, "lifecycle", "postStart")
     commands = (*started.commands, *hook.commands)
-    other = (each for each in commands if each.name not in SHELLS and each.name not in lacks.programs)
+    other = (each for each in commands if each.name not in SHELLS and each.name not in lacking)
     words = {word for each in other for word in each.argv}
-    mounted = (mount.mount_path for mount in typed.volume_mounts)
     may_have = (
         not started.complete
-        or any(program in word for word in words for program in lacks.programs)
-        or any(is_below(path, each) or is_below(each, path) for path in mounted for each in _PATH)
-        or any(each.name == "PATH" for each in typed.env)
-        or any("PATH=" in word for word in typed.argv)
+        or any(each.name in _INSTALLERS for each in commands)
+        or any(program in word for word in words for program in lacking)
+        or any("PATH=" in word for word in container.typed.argv)
     )
-    return frozenset() if may_have else frozenset(lacks.programs)
+    return frozenset() if may_have else lacking
+
+
+def _in_image(container: Container, facts: Facts) -> frozenset[str]:
+    """The programs that the image of a container certainly lacks, unless a volume may contain them."""
+    typed, preset = container.typed, own_preset(container, facts)
+    full = full_name(container.image)
+    known = [each for each in _images() if any(glob_matches(glob, full) for glob in each.globs)]
+    found = {
+        program
+        for each in (*known, *((preset.lacks,) if preset is not None and preset.lacks is not None else ()))
+        if _is_of(each, container.image)
+        for program in (each.programs if "sh" not in each.programs else _WITH_SHELL)
+    }
+    may_have = any(each.name == "PATH" for each in typed.env) or any(
+        is_below(mount.mount_path, each) or is_below(each, mount.mount_path)
+        for mount in typed.volume_mounts
+        for each in _PATH
+    )
+    return frozenset() if may_have else frozenset(found)
+
+
+def _is_of(lacks: Lacking, image: str) -> bool:
+    """Whether an image of a repository is one of those that lack the programs."""
+    tag = repository_and_tag(image)[1]
+    if "@" in image or any(each in tag for each in lacks.unless_tag):
+        return False
+    version = release(tag)
+    return not lacks.since or (version >= release(lacks.since) if version else not any(map(str.isdigit, tag)))

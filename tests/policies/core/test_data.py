@@ -101,6 +101,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/relations/migrations.yaml",
         "policies/relations/rights.yaml",
         "policies/startup/daemons.yaml",
+        "policies/startup/images.yaml",
         "policies/startup/removed_programs.yaml",
         "policies/webhooks/critical.yaml",
         "policies/probes/noticed.yaml",
