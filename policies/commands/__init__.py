@@ -17,6 +17,7 @@ Other packages import only the names below; the modules are internal.
 | whether a host is in the pod | `hosts` |
 | whether it ends, and after how long | `ends`, `durations` |
 | which programs get no signals (`trap`) | `children` |
+| whose exit codes nobody sees | `exit_codes` |
 | what is returned, and the limit on the work | `model` |
 
 Imports: no other package of this repository.
@@ -24,6 +25,7 @@ Imports: no other package of this repository.
 
 from policies.commands.children import children
 from policies.commands.ends import runs_forever
+from policies.commands.exit_codes import Unseen, unseen
 from policies.commands.hosts import reach_of
 from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
@@ -41,6 +43,7 @@ __all__ = [
     "Reach",
     "ScriptLoop",
     "StepBudget",
+    "Unseen",
     "children",
     "is_python",
     "parse_options",
@@ -48,5 +51,6 @@ __all__ = [
     "read",
     "runs_forever",
     "shell_operands",
+    "unseen",
     "valued",
 ]

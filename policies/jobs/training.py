@@ -172,6 +172,16 @@ def _trains(container: Container) -> bool:
     return names <= scripts and (bool(launched) or any(words_of(name) & table.words for name in scripts))
 
 
+def is_training(words: tuple[str, ...]) -> bool:
+    """Whether a command trains, by its launcher or the name of its script."""
+    launched = _launched(words)
+    if launched is None:
+        scripts = (word for word in words if is_python(words[0].rpartition("/")[2]) and _SCRIPT.search(word))
+        launched = PurePosixPath(next(scripts, "")).name
+        return bool(words_of(launched) & _table().words) and not prepares(launched)
+    return _is_trained_by(launched)
+
+
 def _is_without_program(container: Container) -> bool:
     """Whether only the image says which program runs: kaniko's `--destination=registry.example/train`."""
     typed = container.typed

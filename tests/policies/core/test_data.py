@@ -72,6 +72,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/disruption/single_state.yaml",
         "policies/core/network_policies.yaml",
         "policies/core/spot_nodes.yaml",
+        "policies/jobs/backup_programs.yaml",
         "policies/jobs/hangs.yaml",
         "policies/jobs/log_stores.yaml",
         "policies/jobs/rendezvous.yaml",
