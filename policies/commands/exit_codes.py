@@ -21,7 +21,7 @@ from policies.commands.wrappers import unwrap
 
 _HANDLED: Final = re.compile(r"\$\?|PIPESTATUS|\b(?:trap|wait|mkfifo)\b|set \+")
 """Signs of a script that looks at exit codes itself."""
-_ERREXIT: Final = re.compile(r"-[a-zA-Z]*e[a-zA-Z]*|errexit")
+_ERREXIT: Final = re.compile(r"-[a-df-zA-Z]*e[a-zA-Z]*|errexit")
 _PASSES: Final = frozenset({"true", ":", "echo", "printf", "sleep", "date"})
 """Programs that succeed in any case."""
 _CHECKS: Final = frozenset({"test", "[", "grep", "exit", "return", "false", "kill"})
