@@ -15,7 +15,7 @@ from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTem
 from policies.core.data import load_list, table
 from policies.core.dns import is_address, resolve
 from policies.core.settings import Field, Model
-from policies.kube.group_kinds import JOB_SET, STATEFUL_SET
+from policies.kube.group_kinds import JOB_SET, STATEFUL_SET, VOLCANO_JOB
 from policies.kube.names import is_subdomain
 from policies.kube.objects.jobs import JobSet
 from policies.kube.objects.workloads import StatefulSet
@@ -47,6 +47,8 @@ def check(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         if not spec.host_network or spec.dns_policy not in _NODES_RESOLVER or spec.dns_config is not None:
             continue
+        if target.kind == VOLCANO_JOB and not spec.dns_policy:
+            continue  # its webhook sets ClusterFirstWithHostNet: https://github.com/volcano-sh/volcano/pull/779
         aliases = {name for alias in spec.host_aliases for name in alias.hostnames}
         used = _used(target, template, facts)
         name, where = next(((name, where) for name, where in used if name not in aliases), ("", ""))
