@@ -1,5 +1,5 @@
 """ray-workers-never-ready: workers of a RayService whose readinessProbe asks a proxy that is not there, heads
-that wait for Serve, and replicas of Serve that fit no pod.
+that wait for Serve, and replicas of Serve that do not fit.
 
 Source: `initLivenessAndReadinessProbe`, `generateRayStartCommand` and `updateRayStartParamsResources` in
 ray-operator/controllers/ray/common/pod.go of KubeRay 1.6, and `reconcileServe` in
@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
+from msgspec import Struct, field
+
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.ray_pods import SERVE_PORT, SERVE_PORT_NAME
 from policies.kube.group_kinds import RAY_SERVICE
 from policies.kube.objects.pods import ContainerSpec
-from policies.kube.objects.ray import RayService, RayServiceSpec, WorkerGroupSpec
+from policies.kube.objects.ray import RayClusterSpec, RayService, RayServiceSpec, WorkerGroupSpec
 from policies.kube.pods import Role, port_number
 from policies.kube.quantities import parse_quantity, whole_number
 from policies.probes.probe import READINESS, STARTUP, ContainerProbe, probes
@@ -28,13 +30,15 @@ _NUMBER: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
 _ASKED: Final = re.compile(
     r"\b(num_cpus|num_gpus)[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII
 )
+_REPLICAS: Final = re.compile(r"\bnum_replicas[\"']?:[ \t]*([0-9]{1,4})\b", re.ASCII)
+_NAME: Final = re.compile(r"\bname[\"']?:")
 _OUTSIDE: Final = -1
 _PORT: Final = re.compile(r"(?:^|[{,\s])port:[ \t]*([0-9]{1,5})\b")
 
 
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(RayService).spec
-    yield from _too_large(target, spec)
+    yield from list(_too_large(target, spec)) or _too_many(target, spec)
     place = _proxy_location(spec.serve_config_v2)
     port = _port(spec.serve_config_v2)
     groups = spec.ray_cluster_config.worker_group_specs
@@ -103,9 +107,9 @@ _ALTERNATIVE: Final = re.compile(r"\|\||[;\n]|\bif\b")
 
 def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
     """A replica, which runs in one pod, that asks for more than each pod tells Ray that it has."""
-    every = list(_asked_by_replicas(spec.serve_config_v2))
+    every = _deployments(spec.serve_config_v2)
     for option, resource in _OPTIONS.items():
-        asked = max((amount for name, amount in every if name == option), default=Decimal(0))
+        asked = max(each.asked.get(option, Decimal(0)) for each in every)
         if not asked:
             continue
         known = [_told(template, spec, option) for template in target.templates]
@@ -122,20 +126,79 @@ def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
             )
 
 
-def _asked_by_replicas(config: str) -> Iterator[tuple[str, Decimal]]:
-    """The options in the `ray_actor_options` of a config of Serve, each with a value."""
-    inside = _OUTSIDE
+def _too_many(target: Target, spec: RayServiceSpec) -> Findings:
+    """Replicas that together ask for more than all pods of the cluster tell Ray that they have."""
+    cluster, every = spec.ray_cluster_config, _deployments(spec.serve_config_v2)
+    for option, resource in _OPTIONS.items():
+        asked = sum(each.replicas * each.asked.get(option, Decimal(0)) for each in every)
+        most = Decimal(0)
+        if not asked or not target.templates:
+            continue
+        for template in target.templates:
+            each, pods = _told(template, spec, option), _most_pods(template, cluster)
+            if each is None or (each and pods is None):
+                break  # unknown
+            most += each * (pods or 0)
+        else:
+            if asked > most:
+                yield Finding(
+                    "spec.serveConfigV2",
+                    f"The replicas of Serve ask for {asked} {resource} together ({option}), and the pods of "
+                    f"the Ray cluster have {most} at most. Ray never starts the rest, and the service does "
+                    "not get ready.",
+                    "Lower num_replicas, or raise "
+                    + ("maxReplicas" if cluster.enable_in_tree_autoscaling else "replicas")
+                    + " of a worker group.",
+                )
+
+
+def _most_pods(template: PodTemplate, cluster: RayClusterSpec) -> int | None:
+    """The greatest number of pods of a template; None if there is no limit."""
+    group = _group(template, cluster.worker_group_specs)
+    if group is None:
+        return 1
+    most = group.max_replicas if cluster.enable_in_tree_autoscaling else group.replicas
+    if most is None:
+        return None
+    return max(most, group.min_replicas) * max(1, group.num_of_hosts)
+
+
+class _Deployment(Struct):
+    """An item of a list in a config of Serve, as far as it was read."""
+
+    depth: int = _OUTSIDE
+    replicas: int = 1
+    asked: dict[str, Decimal] = field(default_factory=dict)
+    """The options in its `ray_actor_options`."""
+
+
+def _deployments(config: str) -> list[_Deployment]:
+    """The deployments of a config of Serve, and the other items of its lists."""
+    around = [_Deployment()]
+    every, inside = list(around), _OUTSIDE
     for line in config.splitlines():
         text = line.partition("#")[0]
-        depth = len(text) - len(text.lstrip(" -"))
-        if inside != _OUTSIDE and text.strip() and depth <= inside:
+        bare = text.lstrip(" ")
+        if not bare:
+            continue
+        depth, dash = len(text) - len(text.lstrip(" -")), len(text) - len(bare)
+        while dash <= around[-1].depth:
+            around.pop()
+        if bare.startswith("-"):
+            around.append(_Deployment(dash))
+            every.append(around[-1])
+        if inside != _OUTSIDE and depth <= inside:
             inside = _OUTSIDE
+        found = _REPLICAS.search(text)
+        if found and len(_NAME.findall(text)) < 2:  # else it is not known whose number it is
+            around[-1].replicas = int(found[1])
         key, has_options, rest = text.partition("ray_actor_options:")
         if has_options:
             inside, text = len(key), rest
-        if inside != _OUTSIDE:
-            for found in _ASKED.finditer(text):
-                yield found[1], Decimal(found[2])
+        for each in _ASKED.finditer(text) if inside != _OUTSIDE else ():
+            before = around[-1].asked.get(each[1], Decimal(0))
+            around[-1].asked[each[1]] = max(before, Decimal(each[2]))
+    return every
 
 
 def _told(template: PodTemplate, spec: RayServiceSpec, option: str) -> Decimal | None:
