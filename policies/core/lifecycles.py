@@ -165,8 +165,8 @@ class Refused(Model):
     at: str = Field("", description="path of the maps that it is about; empty: the spec")
     fields: tuple[str, ...] = Field(
         (),
-        description="`path=value`, `path<version`, or `path` for any value but false and 0; `env[NAME]` is "
-        "the element of a list with that name",
+        description="`path=value`, `path<version`, `path^=beginning`, or `path` for any value but false and "
+        "0; `env[NAME]` is the element of a list with that name",
     )
     without: tuple[str, ...] = Field(
         (), description="the same, of which none may hold; a finding names the first"
@@ -186,12 +186,15 @@ class Refused(Model):
 
 
 def holds(node: Json, condition: str) -> bool:
-    """Whether a condition such as `path=value`, `path<version` or `path` is met below a map."""
+    """Whether a condition such as `path=value`, `path<version`, `path^=beginning` or `path` is met below a
+    map."""
     path, below, version = condition.partition("<")
     if below:
         return _is_before(value_at(node, path), version)
     path, equals, wanted = condition.partition("=")
-    value = value_at(node, path)
+    value = value_at(node, path.removesuffix("^"))
+    if path.endswith("^"):
+        return isinstance(value, str) and value.startswith(wanted)
     return value == wanted if equals else bool(value)
 
 

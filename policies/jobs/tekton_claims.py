@@ -1,4 +1,5 @@
-"""Tasks of Tekton that mount two claims, which its affinity assistant does not allow.
+"""Tasks of Tekton that mount two claims, which its affinity assistant does not allow, and tasks that look for
+files of others in an emptyDir of their own.
 
 Source: `ValidateOnlyOnePVCIsUsed` in pkg/workspace/validate.go and its caller in
 pkg/reconciler/taskrun/taskrun.go of Tekton Pipelines 1.0, as in 0.44, and
@@ -44,6 +45,42 @@ def claims_of_one_task(target: Target, facts: Facts) -> Findings:
             return
 
 
+def files_in_empty_dirs(target: Target, facts: Facts) -> Findings:
+    """Findings about the emptyDirs of a PipelineRun that a task has after another one."""
+    bound = maps(target.obj, "spec", "workspaces") if target.kind == _PIPELINE_RUN else ()
+    names = {text(each, "name") for each in bound if each.get("emptyDir") is not None}
+    tasks = list(maps(_pipeline(target, facts), "tasks")) if names else []
+    for task in tasks:
+        before = task.get("runAfter")
+        earlier = [each for each in tasks if isinstance(before, list) and text(each, "name") in before]
+        for other in earlier:
+            shared = sorted(names & set(_workspaces(task)) & set(_workspaces(other)))
+            if shared:
+                yield Finding(
+                    "spec.workspaces",
+                    f"Tasks {text(other, 'name')} and {text(task, 'name')} have the workspace {shared[0]}, "
+                    "an emptyDir. Each task has one of its own, so the second finds no files of the first.",
+                    "Use a volumeClaimTemplate or a claim for it.",
+                    Certainty.LIKELY,  # both may use it for files of their own
+                )
+                return
+
+
+def _pipeline(target: Target, facts: Facts) -> Mapping[str, object]:
+    """The spec of the Pipeline of a run, also from another file; empty if it is unknown."""
+    spec = mapping(target.obj, "spec")
+    name = text(spec, "pipelineRef", "name")
+    if not name or facts.whole is None:
+        return mapping(spec, "pipelineSpec")
+    found: Json | None = facts.whole.named(_PIPELINE, facts.namespace, name)
+    return mapping(found or {}, "spec")
+
+
+def _workspaces(task: Json) -> list[str]:
+    """The names of the run's workspaces that a task of a Pipeline mounts."""
+    return [text(each, "workspace") or text(each, "name") for each in maps(task, "workspaces")]
+
+
 def _claims(spec: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The names of workspaces, each with a key of its claim."""
     for each in maps(spec, "workspaces"):
@@ -60,13 +97,9 @@ def _tasks(target: Target, facts: Facts) -> Iterator[tuple[str, list[str]]]:
     if target.kind == _TASK_RUN:
         yield "The task", [name for name, _ in _claims(spec)]
         return
-    pipeline: Mapping[str, object] = mapping(spec, "pipelineSpec")
-    if (name := text(spec, "pipelineRef", "name")) and facts.whole is not None:
-        found: Json | None = facts.whole.named(_PIPELINE, facts.namespace, name)
-        pipeline = mapping(found or {}, "spec")
+    pipeline = _pipeline(target, facts)
     for task in (*maps(pipeline, "tasks"), *maps(pipeline, "finally")):
-        names = [text(each, "workspace") or text(each, "name") for each in maps(task, "workspaces")]
-        yield f"Task {text(task, 'name')}", names
+        yield f"Task {text(task, 'name')}", _workspaces(task)
 
 
 def _is_off(facts: Facts) -> bool:

@@ -12,7 +12,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.lifecycles import First, known_lifecycles
 from policies.core.runs import Run, runs_in
 from policies.jobs.jobs import has_label
-from policies.jobs.tekton_claims import claims_of_one_task
+from policies.jobs.tekton_claims import claims_of_one_task, files_in_empty_dirs
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
 from policies.kube.names import listed
@@ -51,6 +51,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _before_its_program(target, run)
         yield from _of_two_versions(target, run)
     yield from claims_of_one_task(target, facts)
+    yield from files_in_empty_dirs(target, facts)
 
 
 def _refused(run: Run) -> Findings:
@@ -60,7 +61,8 @@ def _refused(run: Run) -> Findings:
         else:
             known, *others = (*each.spec, *each.fields)
             joined = (" and " if each.fails else " with ").join(filter(None, (known, " and ".join(others))))
-            first, what = each.fields[-1].partition("=")[0], joined
+            first = each.fields[-1].partition("=")[0].removesuffix("^")
+            what = joined.replace("^=", " that begins with ")
         without = "".join(f" without {field}" for field in each.without[:1])
         yield Finding(
             f"{field_path(steps)}.{first}",
