@@ -42,6 +42,7 @@ OF_A_POD: Final = (
     "schedulerName",
     "schedulingGates",
     "securityContext",
+    "serviceAccount",  # the older field
     "serviceAccountName",
     "shareProcessNamespace",
     "subdomain",

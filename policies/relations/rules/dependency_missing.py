@@ -1,7 +1,7 @@
-"""dependency-missing: pods that need an object that does not exist.
+"""dependency-missing: pods that need an object that does not exist, or the rights of one.
 
-Law: only `WholeObjects.lacks` causes a finding. The caches of a running webhook never do, since the next
-object that is applied may be the missing one.
+Law: only `WholeObjects.lacks` causes a certain finding. The caches of a running webhook cause none, since the
+next object that is applied may be the missing one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from policies.core.dns import service_names
 from policies.core.facts import WholeObjects
 from policies.core.pod_view import PodView
 from policies.core.runs import run_of
-from policies.kube.group_kinds import CLAIM, SERVICE, GroupKind
+from policies.kube.group_kinds import CLAIM, SERVICE, SERVICE_ACCOUNT, GroupKind
+from policies.relations.bindings import lost_rights
 from policies.relations.links import blocking_links
 from policies.relations.reads import objects_read
 
@@ -60,6 +61,17 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
                 f"Correct the name, or create the {read.kind.kind} together with this object"
                 + ("." if read.kind == CLAIM else ", or set optional: true."),
             )
+        spec = template.typed.spec
+        account = spec.own_account
+        if account and (SERVICE_ACCOUNT, account) not in reported:
+            reported.add((SERVICE_ACCOUNT, account))
+            if why := lost_rights(account, namespace, cluster):
+                yield Finding(
+                    f"{template.spec_path}.serviceAccount{'Name' * bool(spec.service_account_name)}",
+                    f"The pod gets none of its rights: {why} The API server refuses its requests.",
+                    "Correct the binding.",
+                    Certainty.LIKELY,  # another binding may be in the cluster
+                )
 
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:
