@@ -21,6 +21,17 @@ class SidecarProgram(Model):
     images: tuple[str, ...] = Field((), description="its images, by the end of their path; they never end")
     names: tuple[str, ...] = Field((), description="container names that only this program has")
     also_called: tuple[str, ...] = Field((), description="further images and names; `*` is anything but `/`")
+    ends_with: tuple[str, ...] = Field(
+        (), description="options and variables with which it ends after one run, also as an init container"
+    )
+
+    def ends(self, container: Container) -> bool:
+        """Whether a container has an option or a variable with which it ends, or may have one."""
+        typed = container.typed
+        names = {each.name for each in typed.env} | {word.partition("=")[0] for word in typed.argv}
+        return bool(self.ends_with) and (
+            bool(typed.command or typed.env_from) or not names.isdisjoint(self.ends_with)
+        )
 
 
 PULLER: Final = "chassis-puller"
@@ -44,10 +55,19 @@ def infrastructure() -> tuple[str, ...]:
     return tuple(dict.fromkeys(globs))
 
 
-def never_ending(image: str, name: str, further: Iterable[str]) -> str | None:
+def never_ending(container: Container, further: Iterable[str]) -> str | None:
     """The name of a container's program if it is known to never end. `further`: images from the settings, by
     the end of their path."""
+    image = container.image
     for each in known_sidecars():
-        if name in each.names or image_matches(image, each.images):
-            return each.program
+        if container.name in each.names or image_matches(image, each.images):
+            return None if each.ends(container) else each.program
     return next((glob for glob in further if image_matches(image, (glob,))), None)
+
+
+def endless_init(container: Container) -> SidecarProgram | None:
+    """The program of an init container that probably never ends, since it lacks the option for one run."""
+    for each in known_sidecars():
+        if each.ends_with and image_matches(container.image, (*each.images, *each.also_called)):
+            return None if each.ends(container) else each
+    return None

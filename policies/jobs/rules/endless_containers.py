@@ -134,7 +134,7 @@ def sidecars(target: Target, facts: Facts) -> Findings:
         lambda container: (
             None
             if container.typed.restart_policy == _ALWAYS_RESTARTED
-            else never_ending(container.image, container.name, further) or _follows(container)
+            else never_ending(container, further) or _follows(container)
         ),
         lambda name, kind: (
             f"({name}) runs until something stops it, but the {kind} completes only when all its containers "
