@@ -1,15 +1,38 @@
-"""grace-shorter-than-drain: servers that are killed before they have finished their requests."""
+"""grace-shorter-than-drain: servers that are killed before they have finished their requests, and trainings
+before they have saved."""
 
 from __future__ import annotations
 
+from itertools import chain
+
+from policies.containers.commands import container_command
+from policies.containers.programs import option
+from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.settings import Field, Model
 from policies.core.spot_nodes import SpotNodes, spot_nodes_of
 from policies.disruption.disruption_guard import EXIT
 from policies.disruption.disruption_guard_settings import DisruptionGuard
 from policies.disruption.drains import DrainTime, drain_of, only_sleeps, pre_stop_sleep
+from policies.jobs.training import launcher_of
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
+from policies.kube.quantities import whole_number
 from policies.probes.serving import recognised
+
+
+class Launcher(Model):
+    """An entry of `launchers.yaml`."""
+
+    programs: tuple[str, ...] = Field(min_length=1, description="as `launcher_of` names them")
+    flags: tuple[str, ...] = Field(description="options with the seconds that it waits")
+    env: str = Field(description="the variable with the same meaning")
+    source: str = Field(pattern=r"^https://")
+
+
+@data.table
+def _launchers() -> tuple[Launcher, ...]:
+    return data.load_list(Launcher, "policies.disruption", "launchers.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -17,6 +40,8 @@ def check(target: Target, facts: Facts) -> Findings:
         spot = spot_nodes_of(template.typed.spec)
         if template.completes:
             yield from _lost_checkpoint(template, spot)
+            for container in template.containers(Role.MAIN):
+                yield from _cut_off(template, container)
             continue
         for container in template.containers(Role.MAIN):
             drain = drain_of(container, facts)
@@ -94,6 +119,27 @@ def _lost_checkpoint(template: PodTemplate, spot: SpotNodes | None) -> Findings:
             "Save checkpoints regularly instead of only at SIGTERM. The interval is the work that a "
             "preemption can cost.",
         )
+
+
+def _cut_off(template: PodTemplate, container: Container) -> Findings:
+    """A finding about a launcher that gives its processes more time to save than the pod has to end."""
+    grace = template.typed.spec.grace
+    started = [each.argv for each in container_command(template, container).commands]
+    for known in _launchers():
+        by_flag = (option(each, *known.flags) for each in started if launcher_of(each) in known.programs)
+        by_variable = (each.value for each in container.typed.env if each.name == known.env)
+        values = ((known.flags[0], each) for each in by_flag), ((known.env, each) for each in by_variable)
+        for name, value in chain(*values):
+            seconds = whole_number(value, 6)
+            if seconds is not None and seconds > grace:
+                yield Finding(
+                    template.at(container),
+                    f"Container {container.name} gives its processes {seconds} s to save after SIGTERM "
+                    f"({name}), but the pod has only {grace} s to end. A checkpoint that takes longer is "
+                    "cut off.",
+                    f"Set terminationGracePeriodSeconds above {seconds}.",
+                )
+                return
 
 
 def _reclaimed(spot: SpotNodes) -> str:

@@ -68,6 +68,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/core/retired_rules.yaml",
         "policies/core/workloads.yaml",
         "policies/disruption/inits.yaml",
+        "policies/disruption/launchers.yaml",
         "policies/disruption/quorums.yaml",
         "policies/disruption/single_state.yaml",
         "policies/core/network_policies.yaml",
