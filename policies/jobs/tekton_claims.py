@@ -59,7 +59,7 @@ def files_in_empty_dirs(target: Target, facts: Facts) -> Findings:
                 yield Finding(
                     "spec.workspaces",
                     f"Tasks {text(other, 'name')} and {text(task, 'name')} have the workspace {shared[0]}, "
-                    "an emptyDir. Each task has one of its own, so the second finds no files of the first.",
+                    "an emptyDir. Each task gets another one, so the second finds no files of the first.",
                     "Use a volumeClaimTemplate or a claim for it.",
                     Certainty.LIKELY,  # both may use it for files of their own
                 )

@@ -58,7 +58,7 @@ def check(target: Target, facts: Facts) -> Findings:
             missing = has_no_service(host.name, template, container, facts)
             unset = _is_unset(host.name, container)
             lacking = ", a Service that doesn't exist yet," if missing else ""
-            lacking = ", a variable that nothing sets," if unset else lacking
+            lacking = ", a variable without a value," if unset else lacking
             yield Finding(
                 template.command_path(container),
                 f"Init container {container.name} waits for {host.name or 'a host'}{lacking} in a loop "
