@@ -20,6 +20,8 @@ Origins = Mapping[str, str]
 OTHER_OBJECT: Final = "@"
 """The beginning of an origin in the other object that completes the pod."""
 
+_OLDER_ACCOUNT: Final = "serviceAccount"
+"""The older field for the name of a ServiceAccount; other kinds may have a map of that name."""
 OF_A_POD: Final = (
     "activeDeadlineSeconds",
     "affinity",
@@ -42,7 +44,7 @@ OF_A_POD: Final = (
     "schedulerName",
     "schedulingGates",
     "securityContext",
-    "serviceAccount",  # the older field
+    _OLDER_ACCOUNT,
     "serviceAccountName",
     "shareProcessNamespace",
     "subdomain",
@@ -109,7 +111,7 @@ class _ComposedPod:
         spec: Json = {}
         for holder, place in holders:
             for name in OF_A_POD:
-                if name in holder:
+                if name in holder and (name != _OLDER_ACCOUNT or isinstance(holder[name], str)):
                     spec[name] = holder[name]
                     self.origins[f"spec.{name}"] = f"{place}.{name}"
         return spec

@@ -291,6 +291,12 @@ def test_a_gpu_of_spark_is_a_limit_of_its_container() -> None:
     assert second.containers()[0].spec["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
 
+@pytest.mark.parametrize(("written", "read"), [("spark", "spark"), ("default", ""), ({"name": "spark"}, "")])
+def test_the_account_of_a_driver_is_its_name_only(written: object, read: str) -> None:
+    driver, _ = pod_templates(replaced(SPARK, ("spec", "driver"), {"serviceAccount": written}), TABLE)
+    assert driver.typed.spec.own_account == read
+
+
 def test_a_template_of_spark_is_not_doubled() -> None:
     template = {"spec": {"containers": [{"name": "spark-kubernetes-driver", "image": "other:1"}]}}
     found = pod_templates(replaced(SPARK, ("spec", "driver"), {"template": template}), TABLE)
