@@ -4,8 +4,7 @@
 |---|---|
 | on which hosts a workload depends | `links` |
 | which objects a pod reads | `reads` |
-| what it may ask the API server for | `rights` |
-| whether a ServiceAccount gets its rights | `bindings` |
+| what it asks the API server for, and which rights its account has | `rights`, `bindings` |
 | who waits for whom | `wait_cycles`, `graph`; of a cluster, from `cached_links` |
 | in which order objects are deployed, and volumes bound | `order`, `late_claims` |
 | whether there is room | `devices`, `node_pools`, `domains`, `cohorts`, `volcano_queues` |

@@ -1,63 +1,143 @@
-"""The rights of ServiceAccounts: bindings that miss a role or an account of the same files.
+"""The rights of ServiceAccounts in a set of files: their roles, and bindings that miss a role or an account.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/#rolebinding-and-clusterrolebinding
 """
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Iterator
 from typing import Final
 
-from policies.core.facts import WholeObjects
-from policies.kube.group_kinds import SERVICE_ACCOUNT, GroupKind
-from policies.kube.json import Json, maps, text
+from msgspec import Struct
 
-_RBAC: Final = "rbac.authorization.k8s.io"
-_ROLE: Final = GroupKind(_RBAC, "Role")
-_ROLE_BINDING: Final = GroupKind(_RBAC, "RoleBinding")
-_CLUSTER_ROLE_BINDING: Final = GroupKind(_RBAC, "ClusterRoleBinding")
+from policies.core.facts import WholeObjects
+from policies.core.workloads import workloads_by_kind
+from policies.kube.group_kinds import (
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE_ACCOUNT,
+)
+from policies.kube.json import text
+from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding, Subject
+from policies.kube.objects.reading import readable
+from policies.relations.rights import Right
+
 _ALL_ACCOUNTS: Final = "system:"
 
 
-def lost_rights(account: str, namespace: str, whole: WholeObjects) -> str:
+class Account(Struct, frozen=True):
+    """The roles that a set of files gives an account in one namespace."""
+
+    roles: tuple[Role, ...] = ()
+    is_known: bool = True
+    """Whether all of its roles are in the files."""
+
+
+def account_of(name: str, namespace: str, at: str, cluster: WholeObjects) -> Account:
+    """What ServiceAccount `name` of a namespace may do in namespace `at`."""
+    roles, known = [], True
+    for binding in _bindings(at, cluster):
+        if any(_is_account(each, binding, name, namespace) for each in binding.subjects):
+            role = _role(binding, cluster)
+            known = known and role is not None
+            roles += [role] if role is not None else []
+    return Account(tuple(roles), known)
+
+
+def unused_accounts(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
+    """The ServiceAccounts of a namespace that have a right and that no workload has, each with its role."""
+    for binding in _bindings(right.namespace or namespace, cluster):
+        role = _role(binding, cluster)
+        if role is not None and right.allowed_by(role):
+            for each in binding.subjects:
+                own = each.kind == SERVICE_ACCOUNT.kind and _is_account(each, binding, each.name, namespace)
+                if own and not _is_used(each.name, namespace, cluster):
+                    yield each.name, binding.role_ref.name
+
+
+def _is_used(account: str, namespace: str, cluster: WholeObjects) -> bool:
+    """Whether the text of a workload names an account as that of its pods."""
+    written = [f"'{field}': '{account}'" for field in ("serviceAccountName", "serviceAccount")]
+    return any(
+        each in text
+        for kind in workloads_by_kind()
+        for text in map(str, cluster.every(kind, namespace))
+        for each in written
+    )
+
+
+def _bindings(namespace: str | None, cluster: WholeObjects) -> Iterator[RoleBinding]:
+    """Those of a namespace (None: of all) and of the whole cluster."""
+    yield from cluster.typed(ROLE_BINDING, namespace, RoleBinding)
+    yield from cluster.typed(CLUSTER_ROLE_BINDING, None, RoleBinding)
+
+
+def _role(binding: RoleBinding, cluster: WholeObjects) -> Role | None:
+    """The role of a binding; None if it is not in the files, or adds up others."""
+    ref = binding.role_ref
+    if ref.kind != CLUSTER_ROLE.kind:
+        found = cluster.named(ROLE, binding.metadata.namespace, ref.name)
+        return None if found is None else readable(found, Role)
+    found = cluster.named(CLUSTER_ROLE, "", ref.name)
+    role = None if found is None else readable(found, ClusterRole)
+    return role if role is not None and role.aggregation_rule is None else None
+
+
+def _is_account(subject: Subject, binding: RoleBinding, name: str, namespace: str) -> bool:
+    """Whether a subject is the account, or may be it: a file may leave its namespace to kubectl."""
+    if subject.kind != SERVICE_ACCOUNT.kind:
+        return subject.name in (
+            "system:authenticated",
+            "system:serviceaccounts",
+            f"system:serviceaccounts:{namespace}",
+            f"system:serviceaccount:{namespace}:{name}",
+        )
+    return subject.name == name and ("" in (namespace, of := _place(binding, subject)) or of == namespace)
+
+
+def lost_rights(account: str, namespace: str, cluster: WholeObjects) -> str:
     """Why the binding that is meant for a ServiceAccount gives it nothing, as a sentence; empty if it may get
     rights, or if none is."""
-    own = whole.named(SERVICE_ACCOUNT, namespace, account)
-    everywhere = list(chain(whole.every(_ROLE_BINDING, None), whole.every(_CLUSTER_ROLE_BINDING, None)))
-    subjects = [(each, subject) for each in everywhere for subject in maps(each, "subjects")]
-    if own is None or any(text(subject, "name").startswith(_ALL_ACCOUNTS) for _, subject in subjects):
+    own = cluster.named(SERVICE_ACCOUNT, namespace, account)
+    subjects = [(each, subject) for each in _bindings(None, cluster) for subject in each.subjects]
+    if own is None or any(subject.name.startswith(_ALL_ACCOUNTS) for _, subject in subjects):
         return ""
-    named = [(each, subject) for each, subject in subjects if text(subject, "name") == account]
+    named = [(each, subject) for each, subject in subjects if subject.name == account]
     bound = [each for each, subject in named if _place(each, subject) in ("", namespace)]
     if bound:
-        return _without_role(bound, namespace, whole) if len(bound) == 1 else ""
+        return _without_role(bound[0], namespace, cluster) if len(bound) == 1 else ""
     others = {_place(each, subject) for each, subject in named}
     other = min(others, default="")
     if (
         len(others) != 1
         or not text(own, "metadata", "namespace")
-        or whole.named(SERVICE_ACCOUNT, other, account)
+        or cluster.named(SERVICE_ACCOUNT, other, account)
     ):
         return ""
     binding = named[0][0]
-    what = f"{text(binding, 'kind')} {text(binding, 'metadata', 'name')}"
-    return f"{what} is for ServiceAccount {account} of namespace {other}, and this one is in {namespace}."
+    return (
+        f"{binding.kind} {binding.name} is for ServiceAccount {account} of namespace {other}, and this one "
+        f"is in {namespace}."
+    )
 
 
-def _place(binding: Json, subject: Json) -> str:
+def _place(binding: RoleBinding, subject: Subject) -> str:
     """The namespace of a subject; that of its binding if it names none."""
-    return text(subject, "namespace") or text(binding, "metadata", "namespace")
+    return subject.namespace or binding.metadata.namespace
 
 
-def _without_role(bound: list[Json], namespace: str, whole: WholeObjects) -> str:
+def _without_role(binding: RoleBinding, namespace: str, cluster: WholeObjects) -> str:
     """Why a binding gives no rights although a role without a binding is among the files."""
-    binding, role = bound[0], text(bound[0], "roleRef", "name")
-    if text(binding, "roleRef", "kind") != _ROLE.kind or whole.named(_ROLE, namespace, role) is not None:
+    role = binding.role_ref
+    if role.kind != ROLE.kind or cluster.named(ROLE, namespace, role.name) is not None:
         return ""
-    used = {text(each, "roleRef", "name") for each in whole.every(_ROLE_BINDING, namespace)}
-    roles = {text(each, "metadata", "name") for each in whole.every(_ROLE, namespace)}
-    unused = sorted(roles - used)
+    used = {each.role_ref.name for each in cluster.typed(ROLE_BINDING, namespace, RoleBinding)}
+    unused = sorted({each.name for each in cluster.typed(ROLE, namespace, Role)} - used)
     if len(unused) != 1:
         return ""
-    what = f"RoleBinding {text(binding, 'metadata', 'name')}"
-    return f"{what} names Role {role}, which isn't there, and no binding names Role {unused[0]}."
+    return (
+        f"RoleBinding {binding.name} names Role {role.name}, which isn't there, and no binding names Role "
+        f"{unused[0]}."
+    )

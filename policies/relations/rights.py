@@ -1,4 +1,4 @@
-"""What pods ask the API server for, and what the roles in a set of files allow their account.
+"""What pods ask the API server for.
 
 The table is `rights.yaml`; a server's own requests are a fact of its preset (`rights`).
 """
@@ -15,12 +15,8 @@ from policies.commands import Command
 from policies.commands.clients import clients
 from policies.commands.options import parse_options
 from policies.core import data
-from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
-from policies.core.workloads import workloads_by_kind
-from policies.kube.group_kinds import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, ROLE, ROLE_BINDING
-from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding, Subject
-from policies.kube.objects.reading import readable
+from policies.kube.objects.rbac import Role
 
 _CLIENT: Final = "kubectl"
 _NAMESPACE: Final = ("-n", "--namespace")
@@ -125,74 +121,3 @@ def _resource(operands: list[str]) -> str:
     name, _, of = word.partition(".")
     plural, group = _names().get(name, ("", ""))
     return "" if of not in ("", group) else f"{plural}.{group}" if group else plural
-
-
-class Account(Struct, frozen=True):
-    """The roles that a set of files gives an account in one namespace."""
-
-    roles: tuple[Role, ...] = ()
-    is_known: bool = True
-    """Whether all of its roles are in the files."""
-
-
-def account_of(name: str, namespace: str, at: str, cluster: WholeObjects) -> Account:
-    """What ServiceAccount `name` of a namespace may do in namespace `at`."""
-    roles, known = [], True
-    for binding in _bindings(at, cluster):
-        if any(_is_account(each, binding, name, namespace) for each in binding.subjects):
-            role = _role(binding, cluster)
-            known = known and role is not None
-            roles += [role] if role is not None else []
-    return Account(tuple(roles), known)
-
-
-def unused_accounts(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
-    """The ServiceAccounts of a namespace that may do something there and that no workload has, each with its
-    role."""
-    for binding in _bindings(right.namespace or namespace, cluster):
-        role = _role(binding, cluster)
-        if role is not None and right.allowed_by(role):
-            for each in binding.subjects:
-                own = each.kind == "ServiceAccount" and _is_account(each, binding, each.name, namespace)
-                if own and not _is_used(each.name, namespace, cluster):
-                    yield each.name, binding.role_ref.name
-
-
-def _is_used(account: str, namespace: str, cluster: WholeObjects) -> bool:
-    """Whether the text of a workload names an account as that of its pods."""
-    written = [f"'{field}': '{account}'" for field in ("serviceAccountName", "serviceAccount")]
-    return any(
-        each in text
-        for kind in workloads_by_kind()
-        for text in map(str, cluster.every(kind, namespace))
-        for each in written
-    )
-
-
-def _bindings(namespace: str, cluster: WholeObjects) -> Iterator[RoleBinding]:
-    yield from cluster.typed(ROLE_BINDING, namespace, RoleBinding)
-    yield from cluster.typed(CLUSTER_ROLE_BINDING, None, RoleBinding)
-
-
-def _role(binding: RoleBinding, cluster: WholeObjects) -> Role | None:
-    """The role of a binding; None if it is not in the files, or adds up others."""
-    ref = binding.role_ref
-    if ref.kind != CLUSTER_ROLE.kind:
-        found = cluster.named(ROLE, binding.metadata.namespace, ref.name)
-        return None if found is None else readable(found, Role)
-    found = cluster.named(CLUSTER_ROLE, "", ref.name)
-    role = None if found is None else readable(found, ClusterRole)
-    return role if role is not None and role.aggregation_rule is None else None
-
-
-def _is_account(subject: Subject, binding: RoleBinding, name: str, namespace: str) -> bool:
-    """Whether a subject is the account, or may be it: a file may leave its namespace to kubectl."""
-    if subject.kind != "ServiceAccount":
-        return subject.name in (
-            "system:authenticated",
-            "system:serviceaccounts",
-            f"system:serviceaccounts:{namespace}",
-            f"system:serviceaccount:{namespace}:{name}",
-        )
-    of = subject.namespace or binding.metadata.namespace
-    return subject.name == name and (not namespace or not of or of == namespace)

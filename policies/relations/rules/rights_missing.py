@@ -10,14 +10,8 @@ from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import SERVICE_ACCOUNT
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
-from policies.relations.rights import (
-    Right,
-    account_of,
-    needed,
-    rights_of,
-    unused_accounts,
-    uses_other_credentials,
-)
+from policies.relations.bindings import account_of, unused_accounts
+from policies.relations.rights import Right, needed, rights_of, uses_other_credentials
 
 
 def check(target: Target, facts: Facts) -> Findings:
