@@ -1,4 +1,5 @@
-"""What an autoscaler scales, which autoscaler a workload has, and those that KEDA makes of ScaledObjects."""
+"""What an autoscaler scales, which autoscaler a workload has, and those of other controllers: KEDA's
+ScaledObjects and AIBrix's PodAutoscalers."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from policies.core.listing import BY_NAME, TypedIndex
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import Target
-from policies.kube.group_kinds import AUTOSCALER
+from policies.kube.group_kinds import AUTOSCALER, POD_AUTOSCALER, SCALED_OBJECT, GroupKind, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.objects.metadata import ObjectReference
 from policies.kube.objects.reading import readable
@@ -20,12 +21,14 @@ from policies.kube.objects.scaling import KEDA_MOST, HorizontalPodAutoscaler, Sc
 from policies.kube.objects.workloads import Replicated
 from policies.kube.quantities import whole_number
 
+MAKERS: Final = (SCALED_OBJECT, POD_AUTOSCALER)
+"""Kinds of objects that count as autoscalers."""
 _PAUSED: Final = ("autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas")
 
 
 def scaled_by(target: Target) -> ObjectReference:
-    """What a HorizontalPodAutoscaler or a ScaledObject scales."""
-    if target.kind == AUTOSCALER:
+    """What a HorizontalPodAutoscaler, a ScaledObject or a PodAutoscaler scales."""
+    if target.kind in (AUTOSCALER, POD_AUTOSCALER):
         return target.read(HorizontalPodAutoscaler).spec.scale_target_ref
     return target.read(ScaledObject).spec.scale_target_ref
 
@@ -65,6 +68,38 @@ def autoscaler_minimum(autoscaler: HorizontalPodAutoscaler) -> int:
     return max(1, autoscaler.spec.min_replicas or 1)
 
 
+def made_autoscaler(obj: Json) -> Json | None:
+    """The HorizontalPodAutoscaler that an object of one of the `MAKERS` counts as, with the fields that rules
+    read; None if there is none."""
+    return _of_pod_autoscaler(obj) if kind_of(obj) == POD_AUTOSCALER else autoscaler_of_scaled_object(obj)
+
+
+def _of_pod_autoscaler(obj: Json) -> Json | None:
+    """Of AIBrix. It makes a HorizontalPodAutoscaler of this name, or sets the replicas itself
+    (pkg/controller/podautoscaler/hpa_resources.go in AIBrix 0.6). None for one with other bounds at times, or
+    for one role of several."""
+    scaled = readable(obj, HorizontalPodAutoscaler)
+    if scaled is None or "schedules" in mapping(obj, "spec") or mapping(obj, "spec", "subTargetSelector"):
+        return None
+    spec = {**mapping(obj, "spec"), "metrics": [{"type": "External"}]}
+    own = {"name": f"{scaled.name}-hpa", "ownerReferences": [_owner(POD_AUTOSCALER, scaled.name)]}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": mapping(obj, "metadata") | own,
+        "spec": spec,
+    }
+
+
+def _owner(kind: GroupKind, name: str) -> Json:
+    return {
+        "apiVersion": f"{kind.group}/v1alpha1",
+        "kind": kind.kind,
+        "name": name,
+        "controller": True,
+    }
+
+
 def autoscaler_of_scaled_object(obj: Json) -> Json | None:
     """The HorizontalPodAutoscaler of a ScaledObject, with the fields that rules read; None if it is paused
     or cannot be read.
@@ -78,13 +113,8 @@ def autoscaler_of_scaled_object(obj: Json) -> Json | None:
     spec = scaled.spec
     config = spec.advanced.horizontal_pod_autoscaler_config
     reference = spec.scale_target_ref
-    owner = {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "name": scaled.name,
-        "controller": True,
-    }
-    own = {"name": config.name or f"keda-hpa-{scaled.name}", "ownerReferences": [owner]}
+    name = config.name or f"keda-hpa-{scaled.name}"
+    own = {"name": name, "ownerReferences": [_owner(SCALED_OBJECT, scaled.name)]}
     return {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",

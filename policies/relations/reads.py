@@ -24,6 +24,13 @@ class Read(Struct, frozen=True):
     """As a volume; otherwise as environment variables."""
     optional: bool
     """Whether a pod starts without it."""
+    key: str = ""
+    """The only key of a ConfigMap or Secret that a variable reads."""
+
+    @property
+    def key_path(self) -> str:
+        """Field path of the key."""
+        return f"{self.path.removesuffix('name')}key"
 
 
 def objects_read(template: PodTemplate) -> Iterator[Read]:
@@ -36,7 +43,7 @@ def objects_read(template: PodTemplate) -> Iterator[Read]:
         for kind, reference, field in _of_environment(container.typed):
             if reference is not None and _counts(kind, reference.name):
                 path = template.at(container, field, "name")
-                yield Read(kind, reference.name, path, mounted=False, optional=reference.optional)
+                yield Read(kind, reference.name, path, False, reference.optional, reference.key)
 
 
 def _counts(kind: GroupKind, name: str) -> bool:

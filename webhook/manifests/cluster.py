@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from policies.core.autoscalers import autoscaler_of_scaled_object
+from policies.core.autoscalers import MAKERS, made_autoscaler
 from policies.core.facts import WholeObjects
 from policies.core.listing import NO_OBJECTS, Listing
 from policies.core.resources import Resource, resource_kinds
@@ -22,7 +22,6 @@ from policies.kube.group_kinds import (
     NAMESPACE,
     POD,
     REPLICATION_CONTROLLER,
-    SCALED_OBJECT,
     SECRET,
     SERVICE,
     GroupKind,
@@ -97,11 +96,11 @@ class ManifestCluster(WholeObjects):
 
     @cached_property
     def autoscalers(self) -> dict[int, Json]:
-        """The autoscalers that KEDA creates for ScaledObjects, by the index of these."""
+        """The autoscalers that other controllers make, by the index of the objects of which they do."""
         made = {
-            index: autoscaler_of_scaled_object(obj)
+            index: made_autoscaler(obj)
             for index, obj in enumerate(self.objects)
-            if kind_of(obj) == SCALED_OBJECT and text(obj, "metadata", "name")
+            if kind_of(obj) in MAKERS and text(obj, "metadata", "name")
         }
         return {index: obj for index, obj in made.items() if obj is not None}
 
@@ -282,7 +281,7 @@ class HiddenObjects:
         routes = frozenset(index for index in indices if among.kinds[index] in ROUTES)
         self.cache = among.caches.setdefault(routes, Cache()) if routes else among.cache
         kinds = {among.kinds[index] for index in indices}
-        kinds |= {AUTOSCALER} if SCALED_OBJECT in kinds else set()
+        kinds |= set() if kinds.isdisjoint(MAKERS) else {AUTOSCALER}
         self._filtered = {known.resource for known in resource_kinds() if known.group_kind in kinds}
         self._listings: dict[tuple[Resource, str | None], Listing] = {}
 

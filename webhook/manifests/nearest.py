@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
+from policies.core.autoscalers import MAKERS
 from policies.kube.group_kinds import (
     AUTOSCALER,
     CLAIM,
@@ -22,7 +23,6 @@ from policies.kube.group_kinds import (
     DISRUPTION_BUDGET,
     LOCAL_QUEUE,
     POD,
-    SCALED_OBJECT,
     SERVICE,
     STATEFUL_SET,
     GroupKind,
@@ -43,7 +43,7 @@ ROUTES: Final = (
 )
 _ESSENTIAL: Final = {
     **dict.fromkeys((DEPLOYMENT, STATEFUL_SET, DISRUPTION_BUDGET, SERVICE), "selector"),
-    **dict.fromkeys((AUTOSCALER, SCALED_OBJECT), "scaleTargetRef"),
+    **dict.fromkeys((AUTOSCALER, *MAKERS), "scaleTargetRef"),
     CLAIM: "accessModes",
     GroupKind("", "ResourceQuota"): "hard",
     GroupKind("", "LimitRange"): "limits",
@@ -57,7 +57,7 @@ _SELECTORS: Final = {SERVICE: ("spec", "selector"), DISRUPTION_BUDGET: ("spec", 
 _LIMITING: Final = frozenset(
     (
         AUTOSCALER,
-        SCALED_OBJECT,
+        *MAKERS,
         DISRUPTION_BUDGET,
         GroupKind("", "ResourceQuota"),
         GroupKind("", "LimitRange"),
@@ -68,7 +68,7 @@ MAX_COMPARED: Final = 5_000_000
 """Comparisons of versions and files, or of selectors and workloads (about 8 s); with more, all count."""
 
 
-_SCALING: Final = (AUTOSCALER, SCALED_OBJECT)
+_SCALING: Final = (AUTOSCALER, *MAKERS)
 _NAMING: Final = (LOCAL_QUEUE, *_SCALING)
 """Kinds that belong to workloads by name: no other ones are meant, even in the same directory."""
 _SCALED: Final = "scaleTargetRef"

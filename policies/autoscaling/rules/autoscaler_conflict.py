@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, autoscaler_of_scaled_object
+from policies.core.autoscalers import MAKERS, autoscaler_minimum, autoscaler_of, made_autoscaler
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.facts import Rank
 from policies.core.listing import TypedIndex
-from policies.kube.group_kinds import AUTOSCALER, SCALED_OBJECT, SERVING, GroupKind
+from policies.kube.group_kinds import AUTOSCALER, SERVING, GroupKind
 from policies.kube.json import Json, mapping, maps, strings, text
 from policies.kube.metadata import written
 from policies.kube.objects.reading import read
@@ -135,10 +135,11 @@ def _is_about_replicas(ignored: Json, target: Target, facts: Facts) -> bool:
 
 
 def _own(target: Target) -> HorizontalPodAutoscaler | None:
-    """The reviewed autoscaler, or the one that KEDA makes. KEDA's own are reported at the ScaledObject."""
+    """The reviewed autoscaler, or the one that another controller makes of the object. The latter's own are
+    reported at that object."""
     if target.kind == AUTOSCALER:
         return None if target.has_controller else target.read(HorizontalPodAutoscaler)
-    made = autoscaler_of_scaled_object(target.obj)
+    made = made_autoscaler(target.obj)
     return None if made is None else read(made, HorizontalPodAutoscaler)
 
 
@@ -153,4 +154,4 @@ def _targets(autoscaler: HorizontalPodAutoscaler) -> Iterator[Scaled]:
 
 _BY_TARGET: Final = TypedIndex(HorizontalPodAutoscaler, _targets)
 
-RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, *SERVING))
+RULE = rule(__name__, check, (AUTOSCALER, *MAKERS, *SERVING))

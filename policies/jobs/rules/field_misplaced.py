@@ -12,6 +12,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.lifecycles import First, known_lifecycles
 from policies.core.runs import Run, runs_in
 from policies.jobs.jobs import has_label
+from policies.jobs.misplaced_settings import kinds_with_misplaced_settings, misplaced_settings
 from policies.jobs.tekton_claims import claims_of_one_task, files_in_empty_dirs
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.images import Globs, numbers_of_tag, repository_and_tag
@@ -52,6 +53,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _of_two_versions(target, run)
     yield from claims_of_one_task(target, facts)
     yield from files_in_empty_dirs(target, facts)
+    yield from misplaced_settings(target, facts)
 
 
 def _refused(run: Run) -> Findings:
@@ -286,4 +288,4 @@ def _templates(target: Target, run: Run) -> Iterator[PodTemplate]:
             yield template
 
 
-RULE = rule(__name__, check, tuple(known_lifecycles()))
+RULE = rule(__name__, check, (*known_lifecycles(), *kinds_with_misplaced_settings()))

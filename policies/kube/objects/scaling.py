@@ -118,8 +118,8 @@ class HorizontalPodAutoscaler(Object):
     def title(self) -> str:
         """Its kind and name, or those of the object that a person wrote."""
         owner = self.metadata.controller
-        if owner is not None and self.is_kedas:
-            return f"ScaledObject {owner.name}"
+        if owner is not None and owner.kind in ("ScaledObject", "PodAutoscaler"):
+            return f"{owner.kind} {owner.name}"
         return f"HorizontalPodAutoscaler {self.name}"
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.core.autoscalers import autoscaler_minimum, autoscaler_of, scaled_by
+from policies.core.autoscalers import MAKERS, autoscaler_minimum, autoscaler_of, scaled_by
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.data import table
 from policies.core.facts import WholeObjects
@@ -28,7 +28,14 @@ from policies.kube.images import numbers_of_tag, repository_and_tag
 from policies.kube.json import dig, text
 from policies.kube.names import SIMILAR, closest, listed
 from policies.kube.objects.ray import RayObject
-from policies.kube.objects.scaling import HorizontalPodAutoscaler, Metric, MetricTarget, ResourceMetric
+from policies.kube.objects.scaling import (
+    KEDA_MOST,
+    HorizontalPodAutoscaler,
+    Metric,
+    MetricTarget,
+    ResourceMetric,
+    ScaledObject,
+)
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
@@ -81,8 +88,9 @@ def check(target: Target, facts: Facts) -> Findings:
     if target.kind in RAY_KINDS:
         yield from _of_ray(target)
         return
-    if target.kind in (AUTOSCALER, SCALED_OBJECT):
+    if target.kind in (AUTOSCALER, *MAKERS):
         yield from _without_workload(target, facts)
+        yield from _out_of_order(target)
         return
     if not target.replicas or len(target.templates) != 1:
         return
@@ -138,6 +146,29 @@ def _without_workload(target: Target, facts: Facts) -> Findings:
         f"There is no {wanted} {reference.name} to scale, only {instead}, so this autoscaler does nothing.",
         "Remove it: a DaemonSet has one pod on each node." if other == DAEMON_SET else f"Scale {instead}.",
         Certainty.LIKELY,
+    )
+
+
+def _out_of_order(target: Target) -> Findings:
+    """Bounds with which KEDA neither makes nor changes an autoscaler (`CheckReplicaCountBoundsAreValid` in
+    apis/keda/v1alpha1/scaledobject_types.go)."""
+    if target.kind != SCALED_OBJECT:
+        return
+    spec = target.read(ScaledObject).spec
+    low = 0 if spec.min_replica_count is None else max(1, spec.min_replica_count)
+    high = KEDA_MOST if spec.max_replica_count is None else spec.max_replica_count
+    if low > high:
+        field, than = "minReplicaCount", f"above maxReplicaCount ({high})"
+    elif spec.idle_replica_count is not None and spec.idle_replica_count >= low:
+        field, than = "idleReplicaCount", f"not below minReplicaCount ({low})"
+    else:
+        return
+    value = low if field == "minReplicaCount" else spec.idle_replica_count
+    yield Finding(
+        f"spec.{field}",
+        f"The {field} of this ScaledObject ({value}) is {than}. KEDA refuses that: it makes no autoscaler, "
+        "or leaves an older one unchanged.",
+        f"Lower {field}.",
     )
 
 
@@ -295,6 +326,4 @@ def _utilization(metric: Metric) -> _Utilization | None:
     return _Utilization(source.name, source.container, percent)
 
 
-RULE = rule(
-    __name__, check, (*SERVING, LEADER_WORKER_SET, *RAY_KINDS, AUTOSCALER, SCALED_OBJECT), unowned=True
-)
+RULE = rule(__name__, check, (*SERVING, LEADER_WORKER_SET, *RAY_KINDS, AUTOSCALER, *MAKERS), unowned=True)

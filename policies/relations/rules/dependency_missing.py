@@ -1,4 +1,5 @@
-"""dependency-missing: pods that need an object that does not exist, or the rights of one.
+"""dependency-missing: pods that need an object that does not exist, a key that it does not have, or its
+rights.
 
 Law: only `WholeObjects.lacks` causes a certain finding. The caches of a running webhook cause none, since the
 next object that is applied may be the missing one.
@@ -15,12 +16,18 @@ from policies.core.facts import WholeObjects
 from policies.core.pod_view import PodView
 from policies.core.runs import run_of
 from policies.kube.group_kinds import CLAIM, SERVICE, SERVICE_ACCOUNT, GroupKind
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import annotations_of
+from policies.kube.names import listed
 from policies.relations.bindings import lost_rights
 from policies.relations.links import blocking_links
-from policies.relations.reads import objects_read
+from policies.relations.reads import Read, objects_read
 
 _MAX: Final = 8
 """Findings for one workload."""
+_KEYS: Final = ("data", "stringData", "binaryData")
+_DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubectl.kubernetes.io", "toolkit.fluxcd.io")
+"""Ends of the domains of annotations that let nobody add keys to a Secret or ConfigMap, as generators do."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -49,6 +56,7 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
         )
     for template in target.templates:
         for read in objects_read(_as_written(template)):
+            yield from _without_key(read, namespace, cluster)
             key = (read.kind, read.name)
             if read.optional or key in reported or not cluster.lacks(read.kind, namespace, read.name):
                 continue
@@ -72,6 +80,30 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
                     "Correct the binding.",
                     Certainty.LIKELY,  # another binding may be in the cluster
                 )
+
+
+def _without_key(read: Read, namespace: str, cluster: WholeObjects) -> Findings:
+    """A variable of a key that no version of the object has, unless others may write to the object."""
+    if not read.key or read.optional or not read.key.isprintable() or "$" in read.key:
+        return
+    versions = cluster.versions(read.kind, namespace, read.name)
+    keys = {key for each in versions for field in _KEYS for key in mapping(each, field)}
+    if not keys or read.key in keys or not all(map(_is_complete, versions)):
+        return
+    yield Finding(
+        read.key_path,
+        f"The pod reads key {read.key} of {read.kind.kind} {read.name}, which has only "
+        f"{listed(sorted(keys))}. The container doesn't start.",
+        "Correct the key, or set optional: true.",
+        Certainty.LIKELY,
+    )
+
+
+def _is_complete(obj: Json) -> bool:
+    """Whether a ConfigMap or Secret has all its keys in its manifest."""
+    if text(obj, "type") not in ("", "Opaque") or not any(mapping(obj, field) for field in _KEYS):
+        return False
+    return all(key.partition("/")[0].endswith(_DEPLOYERS) for key in annotations_of(obj))
 
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:
