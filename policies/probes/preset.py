@@ -631,6 +631,9 @@ class Preset(Model):
     value_flags: tuple[str, ...] = Field(
         (), description="further flags with a value: a variable after one of them contains no other option"
     )
+    argparse: bool = Field(
+        False, description="whether Python's argparse reads its options: with one dash, a long one ends it"
+    )
     default_model: str | None = Field(None, description="the default name of the model")
     version_path: str | None = Field(
         None, description="path, without the first slash, whose JSON answer has the field `version`"

@@ -5,6 +5,7 @@
 | on which hosts a workload depends | `links` |
 | which objects a pod reads | `reads` |
 | what it asks the API server for, and which rights its account has | `rights`, `bindings` |
+| which pods Prometheus scrapes | `monitors` |
 | who waits for whom | `wait_cycles`, `graph`; of a cluster, from `cached_links` |
 | in which order objects are deployed, and volumes bound | `order`, `late_claims` |
 | whether there is room | `devices`, `node_pools`, `domains`, `cohorts`, `volcano_queues` |

@@ -10,6 +10,7 @@
 | Jobs, CronJobs, JobSets | `jobs` |
 | Services, Ingresses, HTTPRoutes | `services` |
 | NetworkPolicies | `network_policies` |
+| Monitors of the Prometheus operator | `monitors` |
 | Autoscalers and disruption budgets | `scaling` |
 | Nodes, Karpenter's NodePools, and the nodes that a pod selects | `nodes` |
 | Volumes, claims, StorageClasses, ConfigMaps | `storage` |

@@ -1,6 +1,6 @@
 """service-port-unknown: Services whose targetPort is a name that no container of their pods has, those and
-InferencePools that send to a port or an address on which the server doesn't listen, and routes to a port that
-a Service doesn't have."""
+InferencePools that send to a port or an address on which the server doesn't listen, routes to a port that a
+Service doesn't have, and monitors that ask for a port which nothing has."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from policies.probes.health import listens_on_loopback, served_port
 from policies.probes.preset import known_presets
 from policies.probes.recognition import Server
 from policies.probes.serving import recognised
+from policies.relations.monitors import unscraped
 
 _MAX: Final = 4
 """Findings for one workload."""
@@ -39,6 +40,7 @@ def check(target: Target, facts: Facts) -> Findings:
         yield from _by_name(target, template, facts)
         yield from _by_route(target, template, facts)
         yield from _by_label(target, template, facts)
+        yield from _by_monitor(target, template, facts)
     containers = template.containers(Role.MAIN)
     server = recognised(containers[0], facts) if len(containers) == 1 else None
     if server is not None and not _is_added_to(template):
@@ -115,6 +117,18 @@ def _by_label(target: Target, template: PodTemplate, facts: Facts) -> Findings:
             f"Service {service.name} selects pods with {key}={service.spec.selector[key]}, but those of this "
             f"{target.kind.kind} have {labels[key]}. It selects no other pods either: it has no endpoints.",
             f"Select {key}={labels[key]} in the Service, by a label that nobody changes.",
+            Certainty.LIKELY,
+        )
+
+
+def _by_monitor(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    for monitor, port, what in islice(unscraped(target, template, facts), _MAX):
+        form = "name" if isinstance(port, str) else "number"
+        yield Finding(
+            template.at(template.containers()[0]),
+            f"{monitor} asks for port {port}, but no {what} has that {form}. Prometheus scrapes none of "
+            "these pods, and what scales by their metrics never does.",
+            f"Name a port in {monitor} that is there.",
             Certainty.LIKELY,
         )
 

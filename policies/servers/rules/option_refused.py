@@ -1,15 +1,24 @@
-"""option-refused: servers with an option that their version does not have any more, or not yet."""
+"""option-refused: servers with an option that their version does not have any more, or not yet, with one dash
+instead of two, or with a variable that nothing expands."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import PurePosixPath
+from typing import Final
 
-from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.containers.commands import container_command
+from policies.containers.programs import flags_and_values
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server, is_since, release
 from policies.probes.server_facts import RefusedOption
 from policies.probes.serving import recognised
+
+_ONE_DASH: Final = re.compile(r"-[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+", re.ASCII)
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -18,7 +27,11 @@ def check(target: Target, facts: Facts) -> Findings:
             continue  # the operator may start another image
         for container in template.containers(Role.MAIN):
             server = recognised(container, facts)
-            if server is None or len(server.version) == 1:
+            if server is None:
+                continue
+            yield from _with_one_dash(server, template, container)
+            yield from _unexpanded(server, template, container)
+            if len(server.version) == 1:
                 continue  # one number is the year of a date
             given = next(_refused(server, container), None)
             if given is None:
@@ -35,6 +48,46 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"{instead}.",
                 Certainty.CERTAIN if server.version else Certainty.LIKELY,
             )
+
+
+def _with_one_dash(server: Server, template: PodTemplate, container: Container) -> Findings:
+    """Long options with one dash, which argparse takes for none, or for a short option and its value."""
+    for word in server.argv if server.preset.argparse else ():
+        name = word.partition("=")[0]
+        long = f"-{name.replace('_', '-')}"
+        if _ONE_DASH.fullmatch(name) and server.preset.takes_value(long):
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} starts {server.name} with {name}, but the option is {long}. It "
+                "exits with an error, and the kubelet restarts it forever.",
+                f"Write {long}.",
+            )
+
+
+def _unexpanded(server: Server, template: PodTemplate, container: Container) -> Findings:
+    """Values of options that are a variable of the container in the form that only a shell expands."""
+    if container_command(template, container).scripts or not _runs_itself(server, container):
+        return
+    for name, value in flags_and_values(container.typed.argv):
+        found = _VARIABLE.fullmatch(value)
+        variable = found and (found[1] or found[2])
+        if found and variable in server.variables and server.preset.takes_value(name):
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} gives {server.name} the text {found[0]} as {name}: Kubernetes "
+                f"expands only $({variable}), and no shell runs here.",
+                f"Write $({variable}).",
+            )
+            return
+
+
+def _runs_itself(server: Server, container: Container) -> bool:
+    """Whether the container's own words start the server, without a script that may expand them."""
+    command = container.typed.command
+    if not command:
+        return server.own_image
+    first = PurePosixPath(command[0]).name
+    return first.startswith("python") or first in {each.split()[0] for each in server.preset.commands}
 
 
 def _refused(server: Server, container: Container) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,84 @@
+"""Monitors of the Prometheus operator that ask for a port which nothing has, so that nothing is scraped.
+
+Source: generateServiceMonitorConfig and generatePodMonitorConfig in pkg/prometheus/promcfg.go of
+prometheus-operator: `port` is compared with the name of a Service's or container's port, `targetPort` and
+`portNumber` with the ports that containers declare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from policies.core.contracts import Facts, PodTemplate, Target
+from policies.core.facts import WholeObjects
+from policies.core.services import selects, selects_only, workloads_of
+from policies.kube.group_kinds import SERVICE, GroupKind
+from policies.kube.objects.monitors import Monitor
+from policies.kube.objects.services import Service
+from policies.kube.pods import Role
+
+_OF_PODS: Final = GroupKind("monitoring.coreos.com", "PodMonitor")
+_OF_SERVICES: Final = GroupKind("monitoring.coreos.com", "ServiceMonitor")
+_ADDED: Final = ("envoy", "linkerd", "$", "{")
+"""Parts of the names of ports that meshes add to pods, or that are only known later."""
+
+
+def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[tuple[str, int | str, str]]:
+    """The monitors of only these pods that ask for a port which they or their Services lack: the title of the
+    monitor, the port, and what has no such port."""
+    whole = facts.whole
+    for monitor in () if whole is None else _monitors(_OF_PODS, facts, whole):
+        selector = monitor.spec.selector
+        if selector is None or not selector.matches(template.typed.metadata.labels):
+            continue
+        if len(list(islice(workloads_of(selector, facts), 2))) != 1:
+            continue
+        for each in monitor.spec.pod_metrics_endpoints:
+            asked = each.port or each.port_number or each.target_port or 0
+            if _is_lacking(asked, template):
+                yield f"PodMonitor {monitor.name}", asked, "container of these pods"
+    for monitor in () if whole is None else _monitors(_OF_SERVICES, facts, whole):
+        services = list(_services(monitor, facts, whole)) if whole is not None else []
+        if not services or not all(_is_in_front(each, target, template, facts) for each in services):
+            continue
+        names = {port.name for each in services for port in each.spec.ports}
+        for each in monitor.spec.endpoints:
+            if each.port and each.port not in names and not _is_added(each.port):
+                yield f"ServiceMonitor {monitor.name}", each.port, f"port of Service {services[0].name}"
+            elif not each.port and _is_lacking(each.target_port or 0, template):
+                yield f"ServiceMonitor {monitor.name}", each.target_port or 0, "container of these pods"
+
+
+def _monitors(kind: GroupKind, facts: Facts, whole: WholeObjects) -> Iterator[Monitor]:
+    return (each for each in whole.typed(kind, None, Monitor) if each.looks_in(facts.namespace))
+
+
+def _services(monitor: Monitor, facts: Facts, whole: WholeObjects) -> Iterator[Service]:
+    """The Services that a monitor selects."""
+    selector = monitor.spec.selector
+    for each in whole.typed(SERVICE, facts.namespace, Service) if selector is not None else ():
+        if selector is not None and selector.matches(each.metadata.labels):
+            yield each
+
+
+def _is_in_front(service: Service, target: Target, template: PodTemplate, facts: Facts) -> bool:
+    """Whether a Service selects these pods, and no others."""
+    labels = template.typed.metadata.labels
+    return selects(service, labels) and selects_only(service, target, facts) is not None
+
+
+def _is_lacking(asked: int | str, template: PodTemplate) -> bool:
+    """Whether no container declares a port of this name or number."""
+    ports = [
+        port for container in template.containers(Role.MAIN, Role.SIDECAR) for port in container.typed.ports
+    ]
+    known = (
+        {port.name for port in ports} if isinstance(asked, str) else {port.container_port for port in ports}
+    )
+    return asked != 0 and asked not in known and not _is_added(asked)
+
+
+def _is_added(asked: int | str) -> bool:
+    return any(part in str(asked) for part in _ADDED)
