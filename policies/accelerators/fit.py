@@ -17,7 +17,7 @@ from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.parallelism import knows_weights, per_copy
 from policies.accelerators.placement import Placement, placement
-from policies.accelerators.products import Bound, most_of, required_memory
+from policies.accelerators.products import Bound, most_of, required_compute, required_memory
 from policies.accelerators.requests import inventory_of
 from policies.accelerators.slices import slice_memory
 from policies.accelerators.vendors import memory_of
@@ -80,9 +80,9 @@ def misfit(pod: PodView, container: Container, facts: Facts) -> Misfit | None:
         return None
     found = _memories(pod, facts)
     largest = Bound(found[0][0], found[0][1].name) if found else _asked_for(pod, facts)
-    if largest is None or load.least <= largest.bytes:
+    if largest is None or load.least <= largest.most:
         return None
-    return Misfit(load, largest.bytes, largest.by)
+    return Misfit(load, int(largest.most), largest.by)
 
 
 def fits_some(pod: PodView, facts: Facts) -> tuple[Load, int] | None:
@@ -115,6 +115,15 @@ def _memories(pod: PodView, facts: Facts) -> list[tuple[int, AcceleratorNode]]:
     """The accelerator memory of each node that can take the pod, largest first; empty if one is unknown."""
     found = placement(pod, facts)
     return [] if found is None else found.cache.once(_sorted_memories, found, facts)
+
+
+def compute_of(pod: PodView, facts: Facts) -> Bound | None:
+    """The highest compute capability of NVIDIA's accelerators that the pod's requests and node labels admit,
+    if it is below 8.0."""
+    catalogue, spec = facts.settings(GpuAffinity).catalogue, pod.typed.spec
+    vendors = {catalogue.vendor_of(each) or "" for each in catalogue.requests(spec)}
+    vendor = catalogue.vendors.get("nvidia") if vendors == {"nvidia"} else None
+    return None if vendor is None else required_compute(spec, vendor)
 
 
 def _asked_for(pod: PodView, facts: Facts) -> Bound | None:

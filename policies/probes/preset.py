@@ -18,6 +18,7 @@ from policies.core.settings import Duration, Field, Model
 from policies.kube.images import glob_matches
 from policies.probes.server_facts import (
     Busy,
+    ComputeNeed,
     Example,
     FixedGroup,
     HomeDirectory,
@@ -32,6 +33,7 @@ from policies.probes.server_facts import (
     Needs,
     OwnData,
     Parallelism,
+    PeerAddress,
     PullerOption,
     Pulls,
     RefusedOption,
@@ -536,6 +538,9 @@ class Preset(Model):
     puller_options: tuple[PullerOption, ...] = Field(
         (), description="options without which it does not load what the model puller stores"
     )
+    peer_address: PeerAddress | None = Field(
+        None, description="the address that it gives to servers in other pods"
+    )
     fixed_group: FixedGroup | None = Field(
         None, description="that its group of nodes cannot take a restarted process in"
     )
@@ -546,6 +551,9 @@ class Preset(Model):
         (), description="options with which it ends in some versions"
     )
     rights: tuple[NeededRight, ...] = Field((), description="what it asks Kubernetes' API server for")
+    compute_needs: tuple[ComputeNeed, ...] = Field(
+        (), description="options with which it ends on older accelerators"
+    )
     reserves: tuple[Reserved, ...] = Field((), description="options that take memory of the node")
     shared_memory: tuple[SharedMemory, ...] = Field(
         (), description="when its processes exchange data through /dev/shm, besides use of several GPUs"

@@ -181,6 +181,16 @@ class NeededRight(Model):
     source: str = Field(description="the code or thread that shows it")
 
 
+class ComputeNeed(Model):
+    """Values of an option with which a server ends on accelerators of a lower compute capability."""
+
+    flags: tuple[str, ...] = Field(min_length=1, description="the flags")
+    values: tuple[str, ...] = Field(min_length=1, description="the values")
+    least: float = Field(description="the lowest compute capability of NVIDIA's that supports them")
+    instead: str = Field(description="what to write: a sentence without its full stop")
+    source: str = Field(description="the code or thread that shows it")
+
+
 class SharedMemory(Model):
     """When the processes of a server exchange data through /dev/shm."""
 
@@ -365,6 +375,19 @@ class PullerOption(Model):
     without: str = Field(description="what it does without the option: the end of a sentence about it")
     add: str = Field(description="what to write: a sentence without its full stop; `{models}` is a directory")
     source: str = Field(description="the documentation or code that shows it")
+
+
+class PeerAddress(Model):
+    """A variable with the address that a server listens on and also gives to servers in other pods."""
+
+    env: str = Field(description="its name")
+    flags: tuple[str, ...] = Field((), description="flags without which it is not read")
+    texts: tuple[str, ...] = Field((), description="texts in their value, without which it is not read")
+    unless_labels: tuple[str, ...] = Field(
+        (), description="labels of pods to which a gateway of their own gives the address of the pod"
+    )
+    what: str = Field(description="what other servers ask there: the end of a sentence")
+    source: str = Field(description="the documentation, code or thread that shows it")
 
 
 class FixedGroup(Model):

@@ -1,5 +1,6 @@
 """rendezvous-at-localhost: trainings over several pods that meet at localhost, where each pod is alone, or
-at a name that none of their pods has, or that wait for more pods than there are."""
+at a name that none of their pods has, or that wait for more pods than there are; and servers that give
+another pod an address at which it finds itself."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from policies.commands.hosts import reach_of, split_port
 from policies.commands.model import Reach
 from policies.containers.commands import container_command
 from policies.containers.programs import Program, ProgramOptions, flags_and_values
-from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data import entries
 from policies.core.runs import run_of
 from policies.core.settings import Field, Model
@@ -22,6 +23,7 @@ from policies.kube.objects.jobs import Job, JobSet
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
+from policies.probes.serving import recognised
 
 _DIGITS: Final = 6
 
@@ -46,6 +48,7 @@ def check(target: Target, facts: Facts) -> Findings:
         if template.typed.spec.host_network:
             continue  # pods of one node may meet there
         for container in template.containers(Role.MAIN):
+            yield from _of_server(template, container, facts)
             for command in container_command(template, container).commands:
                 yield from _of_command(target, template, container, command.argv)
                 yield from _of_mpi(target, template, container, command.argv)
@@ -85,6 +88,33 @@ def _of_command(target: Target, template: PodTemplate, container: Container, wor
                 "rendezvous times out.",
                 "Use the address of the first pod, such as NAME-0.SERVICE of a headless Service.",
             )
+
+
+def _of_server(template: PodTemplate, container: Container, facts: Facts) -> Findings:
+    """A variable of a server with the address at which servers in other pods ask it."""
+    server = recognised(container, facts)
+    known = None if server is None else server.preset.peer_address
+    if (
+        server is None
+        or known is None
+        or any(name in template.typed.metadata.labels for name in known.unless_labels)
+    ):
+        return
+    value = server.variables.get(known.env) or ""
+    wanted = server.options.value(known.flags) or ""
+    others = [each for each in template.containers(Role.MAIN) if each is not container]
+    if not value or not any(text in wanted for text in known.texts):
+        return
+    if any(recognised(each, facts) is not None for each in others):
+        return  # the other one may be in the same pod
+    if reach_of(value.strip("[]")) is Reach.LOCAL:
+        yield Finding(
+            template.at(container),
+            f"Container {container.name} tells {server.name} in other pods to ask {value} {known.what}, and "
+            "in each pod that address is the pod itself. Their requests fail, or the server ends.",
+            f"Set {known.env} from status.podIP, by a fieldRef.",
+            Certainty.LIKELY,
+        )
 
 
 def _of_mpi(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:

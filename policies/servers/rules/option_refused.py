@@ -1,5 +1,5 @@
 """option-refused: servers with an option that their version does not have any more, or not yet, with one dash
-instead of two, or with a variable that nothing expands."""
+instead of two, with a variable that nothing expands, or with a data type that the accelerators lack."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Final
 
+from policies.accelerators.fit import compute_of
 from policies.containers.commands import container_command
 from policies.containers.programs import flags_and_values
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -31,6 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 continue
             yield from _with_one_dash(server, template, container)
             yield from _unexpanded(server, template, container)
+            yield from _beyond_accelerators(server, template, container, facts)
             if len(server.version) == 1:
                 continue  # one number is the year of a date
             given = next(_refused(server, container), None)
@@ -79,6 +81,24 @@ def _unexpanded(server: Server, template: PodTemplate, container: Container) -> 
                 f"Write $({variable}).",
             )
             return
+
+
+def _beyond_accelerators(
+    server: Server, template: PodTemplate, container: Container, facts: Facts
+) -> Findings:
+    """Values that the accelerators which the pod asks for do not support."""
+    for need in server.preset.compute_needs:
+        value = server.options.value(need.flags)
+        found = compute_of(template.view, facts) if value in need.values else None
+        if found is not None and found.most < need.least:
+            yield Finding(
+                template.at(container),
+                f"Container {container.name} starts {server.name} with {need.flags[0]} {value}, which needs "
+                f"compute capability {need.least}. The accelerators of this pod ({found.by}) have "
+                f"{found.most}, and the server exits with an error.",
+                f"{need.instead}.",
+                Certainty.LIKELY,
+            )
 
 
 def _runs_itself(server: Server, container: Container) -> bool:
