@@ -288,7 +288,7 @@ def selecting(labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
             yield from (each for each in services.by(BY_FIRST_LABEL, label) if selects(each, labels))
 
 
-_POOLS: Final = (
+POOLS: Final = (
     GroupKind("inference.networking.k8s.io", "InferencePool"),
     GroupKind("inference.networking.x-k8s.io", "InferencePool"),
 )
@@ -303,7 +303,7 @@ def pools_of(labels: Mapping[str, str], facts: Facts) -> Iterator[InferencePool]
 
 
 def _pools(cluster: WholeObjects, namespace: str) -> Iterator[InferencePool]:
-    return chain.from_iterable(cluster.typed(kind, namespace, InferencePool) for kind in _POOLS)
+    return chain.from_iterable(cluster.typed(kind, namespace, InferencePool) for kind in POOLS)
 
 
 _BY_ANNOTATION: Final = "use-annotation"

@@ -7,6 +7,7 @@ next object that is applied may be the missing one.
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import Final
 
@@ -15,16 +16,21 @@ from policies.core.dns import service_names
 from policies.core.facts import WholeObjects
 from policies.core.pod_view import PodView
 from policies.core.runs import run_of
+from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import CLAIM, SERVICE, SERVICE_ACCOUNT, GroupKind
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
-from policies.kube.names import listed
+from policies.kube.names import closest, listed
+from policies.kube.objects.services import Service
 from policies.relations.bindings import lost_rights
-from policies.relations.links import blocking_links
+from policies.relations.links import Relation, all_links, blocking_links
 from policies.relations.reads import Read, objects_read
 
 _MAX: Final = 8
 """Findings for one workload."""
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
+_PORT: Final = re.compile(r":(\d{1,5})(?!\d)", re.ASCII)
 _KEYS: Final = ("data", "stringData", "binaryData")
 _DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubectl.kubernetes.io", "toolkit.fluxcd.io")
 """Ends of the domains of annotations that let nobody add keys to a Secret or ConfigMap, as generators do."""
@@ -38,6 +44,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if not target.replicas or (run is not None and not run.creates_pods):
         return
     yield from islice(_missing(target, facts.namespace, cluster), _MAX)
+    if cluster.of_files:
+        yield from islice(_misnamed(target, facts.namespace, cluster), _MAX)
 
 
 def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
@@ -80,6 +88,35 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
                     "Correct the binding.",
                     Certainty.LIKELY,  # another binding may be in the cluster
                 )
+
+
+def _misnamed(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
+    """Services that a variable or an argument names, and that these files call almost so."""
+    called = {
+        link.host.partition(".")[0]: link for link in all_links(target) if link.relation is Relation.CALLS
+    }
+    services = list(cluster.typed(SERVICE, namespace, Service)) if called else []
+    for name, link in called.items():
+        found = service_names(link.host, namespace, False, cluster)
+        if not found or not all(
+            place == namespace and cluster.makes_no(SERVICE, place, each) for each, place, _ in found
+        ):
+            continue
+        ports = {int(port) for port in _PORT.findall(str(value_at(target.obj, link.path)))}
+        others = [
+            each.name
+            for each in services
+            if each.name not in called and (not ports or any(it.port in ports for it in each.spec.ports))
+        ]
+        parts = [each for each in others if f"-{each}-" in f"-{name}-" or f"-{name}-" in f"-{each}-"]
+        like = parts[0] if len(parts) == 1 else "" if parts else closest(name, others, _SIMILAR)
+        if like:
+            yield Finding(
+                link.path,
+                f"This names Service {name}, which none of these manifests makes. They have Service {like}.",
+                f"Name {like}, or create the Service together with this object.",
+                Certainty.LIKELY,
+            )
 
 
 def _without_key(read: Read, namespace: str, cluster: WholeObjects) -> Findings:

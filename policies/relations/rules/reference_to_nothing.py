@@ -1,14 +1,24 @@
-"""reference-to-nothing: references to an object of the default kind, while one of another kind exists."""
+"""reference-to-nothing: references to an object of the default kind, while one of another kind exists, and
+those of a pool to a Service of almost that name."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from policies.core import data
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.facts import WholeObjects
+from policies.core.services import POOLS
 from policies.core.settings import Field, Model
 from policies.kube.field_paths import every_value_at, field_path
-from policies.kube.group_kinds import GroupKind
-from policies.kube.json import text
+from policies.kube.group_kinds import SERVICE, GroupKind
+from policies.kube.json import mapping, text
+from policies.kube.names import closest
+
+_PICKERS: Final = ("extensionRef", "endpointPickerRef")
+"""The fields of an InferencePool with its endpoint picker, in older and newer versions."""
+_SIMILAR: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
 
 
 class Reference(Model):
@@ -30,6 +40,9 @@ def _references() -> dict[GroupKind, Reference]:
 
 
 def check(target: Target, facts: Facts) -> Findings:
+    if target.kind in POOLS:
+        yield from _of_pool(target, facts)
+        return
     known, whole = _references()[target.kind], facts.whole
     means, other = GroupKind.parse(known.means), GroupKind.parse(known.other)
     for steps, node in every_value_at(target.obj, known.at) if whole is not None else ():
@@ -46,10 +59,31 @@ def check(target: Target, facts: Facts) -> Findings:
         )
 
 
+def _of_pool(target: Target, facts: Facts) -> Findings:
+    """The endpoint picker of an InferencePool, without which a gateway sends no request."""
+    whole = facts.whole
+    for field in _PICKERS if whole is not None else ():
+        reference = mapping(target.spec, field)
+        name = text(reference, "name")
+        if whole is None or not name or text(reference, "kind") not in ("", "Service") or "$" in name:
+            continue
+        known = [text(each, "metadata", "name") for each in whole.every(SERVICE, facts.namespace)]
+        parts = [each for each in known if f"-{name}-" in f"-{each}-" or f"-{each}-" in f"-{name}-"]
+        like = parts[0] if len(parts) == 1 else "" if parts else closest(name, known, _SIMILAR)
+        if like and name not in known:
+            yield Finding(
+                f"spec.{field}.name",
+                f"There is no Service {name} among these manifests, only {like}. The gateway doesn't reach "
+                "the endpoint picker, and the requests for this pool fail.",
+                f"Name {like}.",
+                Certainty.LIKELY,
+            )
+
+
 def _has(kind: GroupKind, name: str, whole: WholeObjects, facts: Facts) -> bool:
     """Whether there is such an object; kinds of the whole cluster say so in their name."""
     namespace = "" if kind.kind.startswith("Cluster") else facts.namespace
     return whole.named(kind, namespace, name) is not None
 
 
-RULE = rule(__name__, check, tuple(_references()))
+RULE = rule(__name__, check, (*_references(), *POOLS))
