@@ -1,4 +1,5 @@
-"""runtime-class-missing: pods with GPUs that do not name the RuntimeClass which gives them the driver."""
+"""runtime-class-missing: pods with GPUs that do not name the RuntimeClass which gives them the driver, and
+pods that misspell the name of one."""
 
 from __future__ import annotations
 
@@ -6,15 +7,19 @@ import re
 from typing import Final
 
 from policies.accelerators.gpu_images import gpu_images
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, GroupKind
 from policies.kube.images import image_matches
+from policies.kube.json import text
+from policies.kube.names import closest
 from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import PodSpec
 
 _KIND: Final = GroupKind("node.k8s.io", "RuntimeClass")
 _NAME: Final = "nvidia"
+_SIMILAR: Final = 0.85
+"""The least similarity of a misspelt name."""
 _BY_NAME_ONLY: Final = re.compile(r"\+(?:k3s|rke2)")
 """Kubelets of distributions whose default runtime gives no GPU.
 Source: https://docs.k3s.io/advanced#nvidia-container-runtime"""
@@ -25,8 +30,11 @@ def check(target: Target, facts: Facts) -> Findings:
         spec = template.typed.spec
         if spec.node_name and not template.path:
             continue  # a copy of a pod that ran
+        if spec.runtime_class_name:
+            yield from _misspelt(spec.runtime_class_name, template, facts)
+            continue
         agent = target.kind == DAEMON_SET and _is_agent(spec)
-        if spec.runtime_class_name or not (agent or _asks(spec)):
+        if not (agent or _asks(spec)):
             continue
         cluster, nodes = facts.cluster, facts.cluster_objects(Node)
         if isinstance(cluster, WholeObjects) and cluster.named(_KIND, "", _NAME) is not None:
@@ -40,6 +48,21 @@ def check(target: Target, facts: Facts) -> Findings:
             f"{template.spec_path}.runtimeClassName",
             f"{where}, the container finds no driver, and {effect}.",
             f"Set runtimeClassName: {_NAME}.",
+        )
+
+
+def _misspelt(name: str, template: PodTemplate, facts: Facts) -> Findings:
+    """The name of no RuntimeClass, while one of almost that name is there."""
+    whole = facts.whole
+    if whole is None or whole.named(_KIND, "", name) is not None or "$" in name:
+        return
+    like = closest(name, [text(each, "metadata", "name") for each in whole.every(_KIND, "")], _SIMILAR)
+    if like:
+        yield Finding(
+            f"{template.spec_path}.runtimeClassName",
+            f"There is no RuntimeClass {name}, only {like}. The API server refuses the pods.",
+            f"Name {like}.",
+            Certainty.LIKELY,
         )
 
 

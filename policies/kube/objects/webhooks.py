@@ -14,6 +14,7 @@ class ServiceReference(Part):
 class WebhookClientConfig(Part):
     service: ServiceReference | None = None
     url: str = ""
+    ca_bundle: str = ""
 
 
 class RuleWithOperations(Part):

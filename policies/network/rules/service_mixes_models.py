@@ -1,4 +1,5 @@
-"""service-mixes-models: Services of one model that send requests to the server of another."""
+"""service-mixes-models: Services of one model that send requests to the server of another, and Services of
+one operator that send them to another one."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.listing import BY_NAME
 from policies.core.pod_view import PodView
-from policies.core.services import selecting
+from policies.core.services import selecting, workloads_of
 from policies.kube.group_kinds import SERVING
-from policies.kube.json import mapping
+from policies.kube.images import repository_and_tag
+from policies.kube.json import mapping, text
+from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.services import Service
 from policies.kube.objects.workloads import Replicated
 from policies.kube.pods import Role
@@ -20,12 +23,17 @@ from policies.probes.serving import recognised
 from policies.rollouts.rollouts import minimum_of
 
 _MAX_SERVICES: Final = 32
+_OPEN: Final = ("", "system")
+"""Namespaces of manifests that are applied to another one, such as those that Kubebuilder generates."""
+_SCAFFOLD: Final = {"control-plane": "controller-manager"}
+"""The label of an operator. Source: config/manager/manager.yaml of https://book.kubebuilder.io"""
 
 
 def check(target: Target, facts: Facts) -> Findings:
     if facts.whole is None:
         return  # the webhook's caches keep no containers of other workloads
     for template in target.templates:
+        yield from _of_operators(target, template, facts)
         own = frozenset(_models(template.view, facts))
         selecting = _services(target, template.typed.metadata.labels, facts) if own else ()
         for service in islice(selecting, _MAX_SERVICES):
@@ -42,6 +50,30 @@ def check(target: Target, facts: Facts) -> Findings:
                         "Select by a label that only the pods of one model have.",
                     )
                     return
+
+
+def _of_operators(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    """A finding about a Service that selects only by the label which Kubebuilder gives to each operator."""
+    own = text(target.obj, "metadata", "namespace")
+    if own in _OPEN or not _SCAFFOLD.items() <= template.typed.metadata.labels.items():
+        return
+    images = {repository_and_tag(each.image)[0] for each in template.containers(Role.MAIN)}
+    for service in selecting(template.typed.metadata.labels, facts):
+        if service.spec.selector != _SCAFFOLD or service.spec.cluster_ip == "None":
+            continue
+        for obj, other in workloads_of(LabelSelector(match_labels=_SCAFFOLD), facts):
+            pod = facts.view(mapping(obj, "spec", "template"))
+            theirs = {repository_and_tag(each.image)[0] for each in pod.containers if each.role is Role.MAIN}
+            if images.isdisjoint(theirs) and minimum_of(other, facts) and target.replicas:
+                yield Finding(
+                    f"{template.metadata_path}.labels",
+                    f"Service {service.name} selects these pods and also those of {other.kind} {other.name}, "
+                    "since each operator made with Kubebuilder has control-plane: controller-manager. It "
+                    "sends each request to one of them at random.",
+                    f"Select by a label that only the pods of {target.name} have.",
+                    Certainty.LIKELY,
+                )
+                return
 
 
 def _services(target: Target, labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:

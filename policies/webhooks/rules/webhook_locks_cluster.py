@@ -1,4 +1,5 @@
-"""webhook-locks-cluster: webhooks and policies that refuse or delay requests that a cluster needs to live."""
+"""webhook-locks-cluster: webhooks and policies that refuse or delay requests that a cluster needs to live,
+and webhooks whose certificate nobody trusts."""
 
 from __future__ import annotations
 
@@ -17,15 +18,20 @@ from policies.kube.group_kinds import (
     MUTATING_WEBHOOKS,
     VALIDATING_POLICY,
     VALIDATING_WEBHOOKS,
+    GroupKind,
     kind_of,
 )
 from policies.kube.images import image_matches
-from policies.kube.json import maps, text
+from policies.kube.json import maps, strings, text
+from policies.kube.metadata import annotations_of
 from policies.kube.objects.webhooks import AdmissionPolicy, ServiceReference, Webhook, WebhookConfiguration
 from policies.webhooks.network_policies import hiding_policy
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
 
 _OWN: Final = "own"
+_CERTIFICATE: Final = GroupKind("cert-manager.io", "Certificate")
+_INJECTORS: Final = ("inject-ca", "cabundle")
+"""Parts of annotations with which a controller writes the authority."""
 _PLACEHOLDER: Final = ServiceReference(namespace="system", name="webhook-service")
 """The Service in the manifests that Kubebuilder generates, before kustomize sets its name."""
 
@@ -58,6 +64,7 @@ def check(target: Target, facts: Facts) -> Findings:
     configuration = target.read(WebhookConfiguration)
     for index, webhook in enumerate(configuration.webhooks):
         yield from _hidden(webhook, index, configuration, facts)
+        yield from _untrusted(webhook, index, target, configuration, facts)
         received = list(_received(webhook, facts))
         if not received:
             continue
@@ -129,6 +136,34 @@ def _hidden(webhook: Webhook, index: int, configuration: WebhookConfiguration, f
             "Admit the port of the webhook without `from`: the webhook's TLS protects it.",
             Certainty.UNDECIDED,
         )
+
+
+def _untrusted(
+    webhook: Webhook, index: int, target: Target, configuration: WebhookConfiguration, facts: Facts
+) -> Findings:
+    """A finding about a webhook whose certificate is cert-manager's, and that is not told its authority. In
+    kustomizations, another version of the configuration may have the annotation."""
+    service, whole = webhook.client_config.service, facts.whole
+    if service is None or service == _PLACEHOLDER or webhook.client_config.ca_bundle or whole is None:
+        return
+    versions = (target.obj, *whole.versions(target.kind, "", target.name))
+    if not configuration.fails_closed(webhook) or any(
+        any(part in key for part in _INJECTORS) for each in versions for key in annotations_of(each)
+    ):
+        return
+    name = f"{service.name}.{service.namespace}.svc"
+    for certificate in whole.every(_CERTIFICATE, service.namespace):
+        if name in strings(certificate, "spec", "dnsNames"):
+            own = text(certificate, "metadata", "name")
+            yield Finding(
+                f"webhooks[{index}].clientConfig",
+                f"Certificate {own} of cert-manager is for Service {service.name}, and this configuration "
+                "has neither a caBundle nor the annotation with which cert-manager writes one. The API "
+                "server doesn't trust the webhook, which fails closed.",
+                f"Add the annotation cert-manager.io/inject-ca-from: {service.namespace}/{own}.",
+                Certainty.LIKELY,
+            )
+            return
 
 
 def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
