@@ -182,11 +182,15 @@ class NeededRight(Model):
 
 
 class ComputeNeed(Model):
-    """Values of an option with which a server ends on accelerators of a lower compute capability."""
+    """Values of an option, or images, with which a server ends on older accelerators."""
 
-    flags: tuple[str, ...] = Field(min_length=1, description="the flags")
-    values: tuple[str, ...] = Field(min_length=1, description="the values")
-    least: float = Field(description="the lowest compute capability of NVIDIA's that supports them")
+    flags: tuple[str, ...] = Field((), description="the flags")
+    values: tuple[str, ...] = Field((), description="the values")
+    images: tuple[str, ...] = Field(
+        (), description="instead of them: images, written as those of a preset, with any options"
+    )
+    excluded_images: tuple[str, ...] = Field((), description="images among these that need less")
+    least: float = Field(description="the lowest compute capability of NVIDIA's with which it starts")
     instead: str = Field(description="what to write: a sentence without its full stop")
     source: str = Field(description="the code or thread that shows it")
 

@@ -270,6 +270,18 @@ def _pitfalls(preset: Preset) -> Iterator[str]:
             f"ends when it starts with {_code(refused.flags)}, {when} "
             f"([rule](../rules/option-refused.md)){_cited(refused.source)}"
         )
+    for need in preset.compute_needs:
+        what = _code((*need.flags[:1], *need.values, *need.images))
+        yield (
+            f"ends with {what} on accelerators with a compute capability below {need.least} "
+            f"([rule](../rules/option-refused.md)){_cited(need.source)}"
+        )
+    if preset.peer_address is not None:
+        peer = preset.peer_address
+        yield (
+            f"gives the address in `{peer.env}` to servers in other pods: set it to that of the pod "
+            f"([rule](../rules/rendezvous-at-localhost.md)){_cited(peer.source)}"
+        )
     if preset.busy is not None:
         yield (
             f"under load its health endpoint {preset.busy.why}: give probes a timeout of 10 s or "

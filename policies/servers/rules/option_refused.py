@@ -13,6 +13,7 @@ from policies.accelerators.fit import compute_of
 from policies.containers.commands import container_command
 from policies.containers.programs import flags_and_values
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.kube.images import image_matches
 from policies.kube.pods import Container, Role
 from policies.probes.recognition import Server, is_since, release
 from policies.probes.server_facts import RefusedOption
@@ -86,14 +87,17 @@ def _unexpanded(server: Server, template: PodTemplate, container: Container) -> 
 def _beyond_accelerators(
     server: Server, template: PodTemplate, container: Container, facts: Facts
 ) -> Findings:
-    """Values that the accelerators which the pod asks for do not support."""
+    """Values and images that the accelerators which the pod asks for do not support."""
     for need in server.preset.compute_needs:
         value = server.options.value(need.flags)
-        found = compute_of(template.view, facts) if value in need.values else None
+        named = "@" not in container.image  # a digest may be of any image
+        with_image = named and image_matches(container.image, need.images, need.excluded_images)
+        found = compute_of(template.view, facts) if with_image or value in need.values else None
         if found is not None and found.most < need.least:
+            what = f"the image {container.image[:80]}" if with_image else f"{need.flags[0]} {value}"
             yield Finding(
                 template.at(container),
-                f"Container {container.name} starts {server.name} with {need.flags[0]} {value}, which needs "
+                f"Container {container.name} starts {server.name} with {what}, which needs "
                 f"compute capability {need.least}. The accelerators of this pod ({found.by}) have "
                 f"{found.most}, and the server exits with an error.",
                 f"{need.instead}.",
