@@ -7,14 +7,14 @@ prometheus-operator: `port` is compared with the name of a Service's or containe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Facts, PodTemplate, Target
 from policies.core.facts import WholeObjects
-from policies.core.services import selects, selects_only, workloads_of
-from policies.kube.group_kinds import SERVICE, GroupKind
+from policies.core.services import selecting, selects, selects_only, workloads_of
+from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.monitors import Monitor
 from policies.kube.objects.services import Service
 from policies.kube.pods import Role
@@ -39,8 +39,9 @@ def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[t
             asked = each.port or each.port_number or each.target_port or 0
             if _is_lacking(asked, template):
                 yield f"PodMonitor {monitor.name}", asked, "container of these pods"
-    for monitor in () if whole is None else _monitors(_OF_SERVICES, facts, whole):
-        services = list(_services(monitor, facts, whole)) if whole is not None else []
+    own = [] if whole is None else list(selecting(template.typed.metadata.labels, facts))
+    for monitor in _monitors(_OF_SERVICES, facts, whole) if whole is not None and own else ():
+        services = list(_services(monitor, own, facts))
         if not services or not all(_is_in_front(each, target, template, facts) for each in services):
             continue
         names = {port.name for each in services for port in each.spec.ports}
@@ -52,15 +53,21 @@ def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[t
 
 
 def _monitors(kind: GroupKind, facts: Facts, whole: WholeObjects) -> Iterator[Monitor]:
-    return (each for each in whole.typed(kind, None, Monitor) if each.looks_in(facts.namespace))
+    every = whole.cache.once_for((kind,), _every, whole, kind)
+    return (each for each in every if each.looks_in(facts.namespace))
 
 
-def _services(monitor: Monitor, facts: Facts, whole: WholeObjects) -> Iterator[Service]:
-    """The Services that a monitor selects."""
+def _every(whole: WholeObjects, kind: GroupKind) -> list[Monitor]:
+    return list(whole.typed(kind, None, Monitor))
+
+
+def _services(monitor: Monitor, own: Sequence[Service], facts: Facts) -> Iterator[Service]:
+    """The Services that a monitor selects, if one of `own` is among them."""
     selector = monitor.spec.selector
-    for each in whole.typed(SERVICE, facts.namespace, Service) if selector is not None else ():
-        if selector is not None and selector.matches(each.metadata.labels):
-            yield each
+    if selector is not None and any(selector.matches(each.metadata.labels) for each in own):
+        for each in facts.objects(Service) or ():
+            if selector.matches(each.metadata.labels):
+                yield each
 
 
 def _is_in_front(service: Service, target: Target, template: PodTemplate, facts: Facts) -> bool:

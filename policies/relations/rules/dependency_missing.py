@@ -28,6 +28,8 @@ from policies.relations.reads import Read, objects_read
 
 _MAX: Final = 8
 """Findings for one workload."""
+_NAMES: Final = 64
+"""Services of a namespace with which a missing name is compared."""
 _SIMILAR: Final = 0.8
 """The least similarity of two names of which one is a misspelling of the other."""
 _PORT: Final = re.compile(r":(\d{1,5})(?!\d)", re.ASCII)
@@ -45,7 +47,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     yield from islice(_missing(target, facts.namespace, cluster), _MAX)
     if cluster.of_files:
-        yield from islice(_misnamed(target, facts.namespace, cluster), _MAX)
+        yield from islice(_misnamed(target, facts, cluster), _MAX)
 
 
 def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
@@ -90,12 +92,14 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
                 )
 
 
-def _misnamed(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
+def _misnamed(target: Target, facts: Facts, cluster: WholeObjects) -> Findings:
     """Services that a variable or an argument names, and that these files call almost so."""
     called = {
         link.host.partition(".")[0]: link for link in all_links(target) if link.relation is Relation.CALLS
     }
-    services = list(cluster.typed(SERVICE, namespace, Service)) if called else []
+    services, namespace = facts.objects(Service) or (), facts.namespace
+    if len(services) > _NAMES:
+        return  # each missing name would be compared with all of them
     for name, link in called.items():
         found = service_names(link.host, namespace, False, cluster)
         if not found or not all(

@@ -17,6 +17,8 @@ from policies.kube.names import closest
 
 _PICKERS: Final = ("extensionRef", "endpointPickerRef")
 """The fields of an InferencePool with its endpoint picker, in older and newer versions."""
+_NAMES: Final = 64
+"""Services of a namespace with which a missing name is compared."""
 _SIMILAR: Final = 0.8
 """The least similarity of two names of which one is a misspelling of the other."""
 
@@ -68,6 +70,8 @@ def _of_pool(target: Target, facts: Facts) -> Findings:
         if whole is None or not name or text(reference, "kind") not in ("", "Service") or "$" in name:
             continue
         known = [text(each, "metadata", "name") for each in whole.every(SERVICE, facts.namespace)]
+        if len(known) > _NAMES:
+            return
         parts = [each for each in known if f"-{name}-" in f"-{each}-" or f"-{each}-" in f"-{name}-"]
         like = parts[0] if len(parts) == 1 else "" if parts else closest(name, known, _SIMILAR)
         if like and name not in known:
