@@ -91,6 +91,8 @@ def is_numbered(pod: str, prefix: str) -> bool:
 
 _MAX_LENGTH: Final = 200
 """Characters: the name is compared with every known one."""
+_MISSPELT: Final = 0.8
+"""The least similarity of two names of which one is a misspelling of the other."""
 
 
 SIMILAR: Final = 0.8
@@ -102,6 +104,14 @@ def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     if len(name) > _MAX_LENGTH:
         return ""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
+
+
+def alike(name: str, known: Iterable[str]) -> str:
+    """The only known name that contains a name as whole words, or is contained in it, as `vectors` in
+    `vectors-svc`; else the one of which the name is a misspelling; empty if there is none."""
+    every = list(known)
+    parts = [each for each in every if f"-{each}-" in f"-{name}-" or f"-{name}-" in f"-{each}-"]
+    return (parts[0] if len(parts) == 1 else "") if parts else closest(name, every, SIMILAR)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

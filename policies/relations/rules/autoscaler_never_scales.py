@@ -26,7 +26,7 @@ from policies.kube.group_kinds import (
 )
 from policies.kube.images import numbers_of_tag, repository_and_tag
 from policies.kube.json import dig, text
-from policies.kube.names import SIMILAR, closest, listed
+from policies.kube.names import alike, listed
 from policies.kube.objects.ray import RayObject
 from policies.kube.objects.scaling import (
     KEDA_MOST,
@@ -132,12 +132,7 @@ def _without_workload(target: Target, facts: Facts) -> Findings:
         if len(known) > _NAMES:
             return  # each autoscaler would be compared with all of them
         free = [name for name in known if autoscaler_of(wanted, name, facts) is None]
-        parts = [
-            name
-            for name in free
-            if f"-{reference.name}-" in f"-{name}-" or f"-{name}-" in f"-{reference.name}-"
-        ]
-        like = closest(reference.name, free, SIMILAR) if not parts else parts[0] if len(parts) == 1 else ""
+        like = alike(reference.name, free)
     if (other is None and (not like or "$" in reference.name)) or _is_made(reference.name, namespace, whole):
         return
     instead = f"{other.kind if other else wanted} {like or reference.name}"

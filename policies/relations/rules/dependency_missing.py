@@ -20,7 +20,7 @@ from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import CLAIM, SERVICE, SERVICE_ACCOUNT, GroupKind
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
-from policies.kube.names import closest, listed
+from policies.kube.names import alike, listed
 from policies.kube.objects.services import Service
 from policies.relations.bindings import lost_rights
 from policies.relations.links import Relation, all_links, blocking_links
@@ -30,8 +30,6 @@ _MAX: Final = 8
 """Findings for one workload."""
 _NAMES: Final = 64
 """Services of a namespace with which a missing name is compared."""
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 _PORT: Final = re.compile(r":(\d{1,5})(?!\d)", re.ASCII)
 _KEYS: Final = ("data", "stringData", "binaryData")
 _DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubectl.kubernetes.io", "toolkit.fluxcd.io")
@@ -112,8 +110,7 @@ def _misnamed(target: Target, facts: Facts, cluster: WholeObjects) -> Findings:
             for each in services
             if each.name not in called and (not ports or any(it.port in ports for it in each.spec.ports))
         ]
-        parts = [each for each in others if f"-{each}-" in f"-{name}-" or f"-{name}-" in f"-{each}-"]
-        like = parts[0] if len(parts) == 1 else "" if parts else closest(name, others, _SIMILAR)
+        like = alike(name, others)
         if like:
             yield Finding(
                 link.path,

@@ -13,14 +13,12 @@ from policies.core.settings import Field, Model
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import SERVICE, GroupKind
 from policies.kube.json import mapping, text
-from policies.kube.names import closest
+from policies.kube.names import alike
 
 _PICKERS: Final = ("extensionRef", "endpointPickerRef")
 """The fields of an InferencePool with its endpoint picker, in older and newer versions."""
 _NAMES: Final = 64
 """Services of a namespace with which a missing name is compared."""
-_SIMILAR: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 
 
 class Reference(Model):
@@ -72,8 +70,7 @@ def _of_pool(target: Target, facts: Facts) -> Findings:
         known = [text(each, "metadata", "name") for each in whole.every(SERVICE, facts.namespace)]
         if len(known) > _NAMES:
             return
-        parts = [each for each in known if f"-{name}-" in f"-{each}-" or f"-{each}-" in f"-{name}-"]
-        like = parts[0] if len(parts) == 1 else "" if parts else closest(name, known, _SIMILAR)
+        like = alike(name, known)
         if like and name not in known:
             yield Finding(
                 f"spec.{field}.name",
