@@ -70,6 +70,7 @@ def differences(path: str, hint: Any, model: str) -> Iterator[str]:
         expected = {
             "str": ({str}, {str, int, float}),  # a quantity is a number too
             "datetime": ({str},),
+            "bytes": ({str},),  # in base64
             "int": ({int},),
             "bool": ({bool},),
             "object": ({int, str}, {Any}),
