@@ -120,6 +120,10 @@ def _memories(pod: PodView, facts: Facts) -> list[tuple[int, AcceleratorNode]]:
 def compute_of(pod: PodView, facts: Facts) -> Bound | None:
     """The highest compute capability of NVIDIA's accelerators that the pod's requests and node labels admit,
     if it is below 8.0."""
+    return facts.pod_caches[pod].once(_compute_of, pod, facts)
+
+
+def _compute_of(pod: PodView, facts: Facts) -> Bound | None:
     catalogue, spec = facts.settings(GpuAffinity).catalogue, pod.typed.spec
     vendors = {catalogue.vendor_of(each) or "" for each in catalogue.requests(spec)}
     vendor = catalogue.vendors.get("nvidia") if vendors == {"nvidia"} else None

@@ -102,12 +102,9 @@ def _of_server(template: PodTemplate, container: Container, facts: Facts) -> Fin
         return
     value = server.variables.get(known.env) or ""
     wanted = server.options.value(known.flags) or ""
-    others = [each for each in template.containers(Role.MAIN) if each is not container]
     if not value or not any(text in wanted for text in known.texts):
         return
-    if any(recognised(each, facts) is not None for each in others):
-        return  # the other one may be in the same pod
-    if reach_of(value.strip("[]")) is Reach.LOCAL:
+    if reach_of(value.strip("[]")) is Reach.LOCAL and not _has_another(template, container, facts):
         yield Finding(
             template.at(container),
             f"Container {container.name} tells {server.name} in other pods to ask {value} {known.what}, and "
@@ -115,6 +112,12 @@ def _of_server(template: PodTemplate, container: Container, facts: Facts) -> Fin
             f"Set {known.env} from status.podIP, by a fieldRef.",
             Certainty.LIKELY,
         )
+
+
+def _has_another(template: PodTemplate, container: Container, facts: Facts) -> bool:
+    """Whether the pod has another server, which may be the one that asks."""
+    others = (each for each in template.containers(Role.MAIN) if each is not container)
+    return any(recognised(each, facts) is not None for each in others)
 
 
 def _of_mpi(target: Target, template: PodTemplate, container: Container, words: Program) -> Findings:
