@@ -91,8 +91,6 @@ def is_numbered(pod: str, prefix: str) -> bool:
 
 _MAX_LENGTH: Final = 200
 """Characters: the name is compared with every known one."""
-_MISSPELT: Final = 0.8
-"""The least similarity of two names of which one is a misspelling of the other."""
 
 
 SIMILAR: Final = 0.8
