@@ -14,6 +14,7 @@ class IPBlock(Part):
 class NetworkPolicyPeer(Part):
     ip_block: IPBlock | None = None
     namespace_selector: LabelSelector | None = None
+    pod_selector: LabelSelector | None = None
 
 
 class NetworkPolicyPort(Part):

@@ -1,19 +1,26 @@
-"""network-policy-wrong-port: NetworkPolicies that allow a port of a Service, and not that of pods or DNS."""
+"""network-policy-wrong-port: NetworkPolicies that allow a port of a Service, and not that of pods or DNS, and
+those that keep pods from a Service that they ask."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.network_policies import others_may_admit
 from policies.core.services import selecting
-from policies.kube.group_kinds import NETWORK_POLICY, SERVICE
+from policies.kube.group_kinds import NAMESPACE, NETWORK_POLICY, SERVICE, SERVING
+from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import LabelSelector
-from policies.kube.objects.network_policies import NetworkPolicy, NetworkPolicyEgressRule, PortsRule
+from policies.kube.objects.network_policies import (
+    NetworkPolicy,
+    NetworkPolicyEgressRule,
+    NetworkPolicyPeer,
+    PortsRule,
+)
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service, ServicePort
 from policies.kube.pods import Container, Role
@@ -28,25 +35,69 @@ _ALL: Final = LabelSelector()
 _MAX: Final = 4
 """Findings for one workload."""
 
+_NAME: Final = "kubernetes.io/metadata.name"
+"""The label of each namespace with its name."""
+
 _Rules = Sequence[PortsRule]
+
+
+class _Labels(NamedTuple):
+    of: Mapping[str, str]
+    complete: bool
+    """Whether there are no others."""
+
+    def may_match(self, selector: LabelSelector) -> bool:
+        if self.complete:
+            return selector.matches(self.of)
+        return all(self.of.get(key, value) == value for key, value in selector.match_labels.items())
+
+
+class _Pods(NamedTuple):
+    """Pods at one end of a connection."""
+
+    labels: _Labels
+    namespace: str
+    labels_of_namespace: _Labels
+
+    def may_be(self, peers: Sequence[NetworkPolicyPeer], namespace: str) -> bool:
+        """Whether a rule of a policy in a namespace may be about them."""
+        return not peers or any(self._may_be(each, namespace) for each in peers)
+
+    def _may_be(self, peer: NetworkPolicyPeer, namespace: str) -> bool:
+        if peer.ip_block is not None:
+            return True
+        if peer.namespace_selector is None:
+            near = self.namespace == namespace
+        else:
+            near = self.labels_of_namespace.may_match(peer.namespace_selector)
+        return near and (peer.pod_selector is None or self.labels.may_match(peer.pod_selector))
 
 
 def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.whole
     if cluster is None or target.has_controller:
         return
-    policies = cluster.cache.once_for(("policies", facts.namespace), _policies, cluster, facts.namespace)
-    for template in target.templates if policies else ():
+    for template in target.templates:
         labels = template.typed.metadata.labels
-        # Each pod is compared only with the policies of its own labels, and with those for any.
-        keys = (None, *labels.items())
-        near = chain.from_iterable(policies.get(key, ()) for key in keys)
+        near = _near(labels, facts.namespace, cluster)
         selecting_policies = [each for each in near if each.spec.pod_selector.matches(labels)]
         if selecting_policies:
             at_server = _at_server(template, selecting_policies, facts)
             at_client = _at_client(template, selecting_policies, cluster, facts)
             yield from islice(chain(at_server, at_client), _MAX)
             yield from _without_names(template, selecting_policies, cluster, facts)
+        own = _pods(_Labels(labels, target.kind in SERVING), facts.namespace, cluster)
+        yield from islice(_shut_out(template, own, selecting_policies, cluster), _MAX)
+
+
+def _near(labels: Mapping[str, str], namespace: str, cluster: WholeObjects) -> Iterator[NetworkPolicy]:
+    """The policies of a namespace that select one of these labels, and those that name no label."""
+    policies = _policies_of(namespace, cluster)
+    return chain.from_iterable(policies.get(key, ()) for key in (None, *labels.items()))
+
+
+def _policies_of(namespace: str, cluster: WholeObjects) -> dict[tuple[str, str] | None, list[NetworkPolicy]]:
+    return cluster.cache.once_for(("policies", namespace), _policies, cluster, namespace)
 
 
 def _policies(cluster: WholeObjects, namespace: str) -> dict[tuple[str, str] | None, list[NetworkPolicy]]:
@@ -121,6 +172,86 @@ def _without_names(
                     Certainty.LIKELY,
                 )
                 return
+
+
+def _shut_out(
+    template: PodTemplate, own: _Pods, selecting_policies: list[NetworkPolicy], cluster: WholeObjects
+) -> Findings:
+    """Services that these pods ask, while the policies of one side admit other requests only.
+
+    Where no policy admits anything, those that do may be somewhere else."""
+    if template.typed.spec.host_network:
+        return
+    egress = [each.spec.egress for each in selecting_policies if "Egress" in each.spec.types]
+    outgoing = tuple(chain.from_iterable(egress))
+    has_aims = any(not any(map(port.may_include, _DNS)) for rule in outgoing for port in rule.ports)
+    for container in template.containers():
+        for name, namespace, number in _asked(container, own.namespace):
+            obj = cluster.named(SERVICE, namespace, name)
+            service = None if obj is None else readable(obj, Service)
+            if service is None or not service.has_address or not service.spec.selector:
+                continue
+            if namespace == own.namespace and service.spec.selector.items() <= own.labels.of.items():
+                continue  # its own URL, for others
+            sent = next((_sent(each) for each in service.spec.ports if each.port == number), None)
+            if sent is None:
+                continue
+            asked = _pods(_Labels(service.spec.selector, complete=False), namespace, cluster)
+            said = f"to port {sent} of the pods of Service {name}, which container {container.name} asks"
+            if has_aims and not any(
+                each.may_include(port) and asked.may_be(each.to, own.namespace)
+                for each in outgoing
+                for port in (sent, number)
+            ):
+                yield Finding(
+                    template.at(container),
+                    f"NetworkPolicies allow some requests of these pods, but none {said}. Each of these "
+                    "times out.",
+                    f"Add a rule for egress with port {sent}.",
+                    Certainty.LIKELY,
+                )
+                continue
+            closed = _closed(own, asked, sent, cluster)
+            if closed is not None:
+                yield Finding(
+                    template.at(container),
+                    f"NetworkPolicy {closed.name} of namespace {namespace} admits other pods than these "
+                    f"{said}. Each of their requests times out.",
+                    "Add these pods, or their namespace, to its rules for ingress.",
+                    Certainty.LIKELY,
+                )
+
+
+def _closed(own: _Pods, asked: _Pods, sent: int, cluster: WholeObjects) -> NetworkPolicy | None:
+    """A policy that certainly selects the pods of a Service, if none that may do so admits these pods."""
+    near = [
+        each
+        for each in chain.from_iterable(_policies_of(asked.namespace, cluster).values())
+        if "Ingress" in each.spec.types and asked.labels.may_match(each.spec.pod_selector)
+    ]
+    rules = [rule for each in near for rule in each.spec.ingress]
+    if not rules or any(each.may_include(sent) and own.may_be(each.peers, asked.namespace) for each in rules):
+        return None
+    selectors = ((each, each.spec.pod_selector) for each in near if each.spec.ingress)
+    certain = (
+        each
+        for each, selector in selectors
+        if selector.matches(asked.labels.of) and not selector.match_expressions
+    )
+    return next(certain, None)
+
+
+def _sent(port: ServicePort) -> int | None:
+    """The port of the pods; None if it has a name."""
+    target = port.target_port or port.port
+    return target if isinstance(target, int) else None
+
+
+def _pods(labels: _Labels, namespace: str, cluster: WholeObjects) -> _Pods:
+    found = cluster.named(NAMESPACE, "", namespace)
+    # Others may label a namespace, too.
+    known = {**({} if found is None else labels_of(found)), _NAME: namespace}
+    return _Pods(labels, namespace, _Labels(known, complete=False))
 
 
 def _reaches_dns(rule: NetworkPolicyEgressRule) -> bool:
