@@ -19,6 +19,8 @@ class OwnPlace(Model):
         False,
         description="whether the images declare it as a volume, with which containerd hides one above it",
     )
+    version_after: str = Field("", description="what stands before the version in a tag")
+    refuses: str = Field("", description="a directory with whose mount the container ends with an error")
     moved_by: tuple[str, ...] = Field(
         (), description="variables, and parts of arguments, that name another one"
     )
@@ -46,8 +48,8 @@ class DataDirectory(Model):
         """The directory in which a container with one of the store's own images certainly keeps its data;
         None if the image is another one, or if something may move it."""
         name, tag = repository_and_tag(container.image)
-        version = numbers_of_tag(tag)
         for each in self.own:
+            version = numbers_of_tag(tag.partition(each.version_after)[2] if each.version_after else tag)
             if name not in each.images or not (version or not (each.before or each.since)):
                 continue
             if each.before and version >= numbers_of_tag(each.before):

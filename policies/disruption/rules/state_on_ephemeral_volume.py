@@ -53,6 +53,14 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
                 continue
             for place in filter(None, (each.own_place(container) for each in stores)):
+                if place.refuses and place.refuses in {each.mount_path.rstrip("/") for each in given}:
+                    yield Finding(
+                        template.at(container),
+                        f"{said} {place.path} in this version, and does not start with a volume at "
+                        f"{place.refuses}, where older ones kept it.",
+                        f"Mount the volume at {place.path}. Data of an older version needs an upgrade.",
+                    )
+                    continue
                 mount = _beside(template, container, place, claimed)
                 if mount is not None:
                     hidden = place.declared and is_below(place.path, mount.mount_path)
