@@ -10,6 +10,7 @@ from typing import Final
 from policies.kube.cache import BoundedCache
 
 _VERSION: Final = re.compile(r"v?(\d{1,4}(?:\.\d{1,6}){0,3})(?![\d.])", re.ASCII)
+_DOCKER_HUB: Final = "docker.io"
 
 
 def repository(image: str) -> str:
@@ -17,27 +18,33 @@ def repository(image: str) -> str:
     return repository_and_tag(image)[0]
 
 
+def registry(image: str) -> str:
+    """The registry of an image reference; docker.io if it names none."""
+    return _host(image) or _DOCKER_HUB
+
+
+def _host(image: str) -> str:
+    first, slash, _ = image.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else ""
+
+
 @lru_cache(maxsize=64)  # the images of one object are each compared with a hundred globs
 def repository_and_tag(image: str) -> tuple[str, str]:
     """An image reference without registry and digest: `nvcr.io/nvidia/tritonserver:24.01` is
     `nvidia/tritonserver` and `24.01`."""
-    path = image.partition("@")[0].removeprefix(_registry(image))
+    path = image.partition("@")[0]
+    if host := _host(path):
+        path = path[len(host) + 1 :]
     head, slash, last = path.rpartition("/")
     name, _, tag = last.partition(":")
     return f"{head}{slash}{name}", tag
 
 
-def _registry(image: str) -> str:
-    """The registry of an image reference with its slash; empty without one."""
-    first, slash, _ = image.partition("/")
-    return f"{first}/" if slash and ("." in first or ":" in first or first == "localhost") else ""
-
-
 def full_name(image: str) -> str:
     """An image reference with its registry and tag, without digest: `docker.io/library/alpine:3`."""
-    registry, (path, tag) = _registry(image) or "docker.io/", repository_and_tag(image)
-    library = "library/" if registry == "docker.io/" and "/" not in path else ""
-    return f"{registry}{library}{path}:{tag}"
+    host, (path, tag) = registry(image), repository_and_tag(image)
+    library = "library/" if host == _DOCKER_HUB and "/" not in path else ""
+    return f"{host}/{library}{path}:{tag}"
 
 
 def numbers_of_tag(tag: str) -> tuple[int, ...]:

@@ -230,6 +230,7 @@ class ContainerSpec(Part):
 
     name: str = ""
     image: str = ""
+    image_pull_policy: str = ""
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()

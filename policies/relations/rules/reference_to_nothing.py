@@ -1,5 +1,5 @@
 """reference-to-nothing: references to an object of the default kind, while one of another kind exists, and
-those of a pool to a Service of almost that name."""
+those of a pool to a Service of almost that name; and images that their registry no longer has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from policies.core.services import POOLS
 from policies.core.settings import Field, Model
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import SERVICE, GroupKind
+from policies.kube.images import registry, repository_and_tag
 from policies.kube.json import mapping, text
 from policies.kube.names import alike
 
@@ -33,17 +34,60 @@ class Reference(Model):
     source: str = Field(description="the documentation or thread that shows it")
 
 
+class Withdrawn(Model):
+    """An entry of `withdrawn_images.yaml`."""
+
+    registry: str
+    owner: str = Field(description="the first part of the images' path")
+    names: tuple[str, ...] = Field((), description="the other part; empty: all")
+    kept: tuple[str, ...] = Field((), description="the tags that are left; with a digest, nobody knows")
+    since: str = Field(description="month and year")
+    instead: str = Field(description="what to do, with {name} for the other part of the path")
+    source: str
+
+
 @data.table
 def _references() -> dict[GroupKind, Reference]:
     entries = data.load_list(Reference, "policies.relations", "references.yaml")
     return {GroupKind.parse(kind): each for each in entries for kind in each.kinds}
 
 
+@data.table
+def _withdrawn() -> dict[str, Withdrawn]:
+    entries = data.load_list(Withdrawn, "policies.relations", "withdrawn_images.yaml")
+    return {each.owner: each for each in entries}
+
+
 def check(target: Target, facts: Facts) -> Findings:
     if target.kind in POOLS:
         yield from _of_pool(target, facts)
-        return
-    known, whole = _references()[target.kind], facts.whole
+    if (reference := _references().get(target.kind)) is not None:
+        yield from _of_default_kind(reference, target, facts)
+    for template in target.templates:
+        for container in template.containers():
+            owner, _, name = repository_and_tag(container.image)[0].partition("/")
+            gone = _withdrawn().get(owner)
+            if gone is None or not _lacks(gone, name, container.image):
+                continue
+            if container.typed.image_pull_policy != "Never":
+                yield Finding(
+                    template.at(container, "image"),
+                    f"Container {container.name} has an image that {gone.registry} removed in {gone.since}. "
+                    "On a node without a copy of it, the pod stays in ImagePullBackOff.",
+                    gone.instead.format(name=name),
+                    Certainty.LIKELY,  # the nodes may pull through a cache
+                )
+
+
+def _lacks(gone: Withdrawn, name: str, image: str) -> bool:
+    """Whether an image of an owner is one of those that the registry no longer has."""
+    if registry(image) != gone.registry or (gone.names and name not in gone.names):
+        return False
+    return not gone.kept or ("@" not in image and (repository_and_tag(image)[1] or "latest") not in gone.kept)
+
+
+def _of_default_kind(known: Reference, target: Target, facts: Facts) -> Findings:
+    whole = facts.whole
     means, other = GroupKind.parse(known.means), GroupKind.parse(known.other)
     for steps, node in every_value_at(target.obj, known.at) if whole is not None else ():
         name = text(node, "name")
@@ -87,4 +131,4 @@ def _has(kind: GroupKind, name: str, whole: WholeObjects, facts: Facts) -> bool:
     return whole.named(kind, namespace, name) is not None
 
 
-RULE = rule(__name__, check, (*_references(), *POOLS))
+RULE = rule(__name__, check, unowned=True, also=(*_references(), *POOLS))

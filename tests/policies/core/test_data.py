@@ -83,6 +83,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/network/gateways.yaml",
         "policies/quotas/pod_security.yaml",
         "policies/relations/references.yaml",
+        "policies/relations/withdrawn_images.yaml",
         "policies/containers/entrypoints.yaml",
         "policies/disruption/task_workers.yaml",
         "policies/jobs/orchestrated_programs.yaml",
