@@ -6,6 +6,7 @@
 | is a pod in a mesh, and when does its proxy run (`meshes.yaml`) | `rules`: `meshes` |
 | does a route lead to pods, and for how long | `rules`: `routes`, `route_never_attached` |
 | to which pods does a Service send requests | `rules`: `service_selects_workers`, `service_mixes_models` |
+| whom does an AuthorizationPolicy of Istio let use a Service | `authorization` |
 | what does a NetworkPolicy block | `rules`: `network_policy_wrong_port` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`,

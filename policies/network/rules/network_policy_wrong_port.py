@@ -24,6 +24,7 @@ from policies.kube.objects.network_policies import (
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service, ServicePort
 from policies.kube.pods import Container, Role
+from policies.network.authorization import refusing
 
 _URL: Final = re.compile(
     r"\b([a-z][a-z0-9+]{0,20})://(?:[^/@\s]{0,200}@)?([a-z0-9.-]{1,253})(?::([0-9]{1,5}))?"
@@ -182,6 +183,8 @@ def _shut_out(
     Where no policy admits anything, those that do may be somewhere else."""
     if template.typed.spec.host_network:
         return
+    spec = template.typed.spec
+    account = spec.service_account_name or ("default" if own.labels.complete else "")
     egress = [each.spec.egress for each in selecting_policies if "Egress" in each.spec.types]
     outgoing = tuple(chain.from_iterable(egress))
     has_aims = any(not any(map(port.may_include, _DNS)) for rule in outgoing for port in rule.ports)
@@ -193,6 +196,16 @@ def _shut_out(
                 continue
             if namespace == own.namespace and service.spec.selector.items() <= own.labels.of.items():
                 continue  # its own URL, for others
+            refused = refusing(service, namespace, own.namespace, account, cluster) if account else None
+            if refused is not None:
+                yield Finding(
+                    template.at(container),
+                    f"AuthorizationPolicy {refused.name} lets others than service account {account} of "
+                    f"namespace {own.namespace} use Service {name}, which container {container.name} asks. "
+                    "Istio answers with status 403.",
+                    "Add the account or its namespace to a rule of the policy.",
+                    Certainty.LIKELY,
+                )
             sent = next((_sent(each) for each in service.spec.ports if each.port == number), None)
             if sent is None:
                 continue
