@@ -21,6 +21,7 @@ class OwnPlace(Model):
     )
     version_after: str = Field("", description="what stands before the version in a tag")
     refuses: str = Field("", description="a directory with whose mount the container ends with an error")
+    empty: bool = Field(False, description="whether it must be empty before the first start")
     moved_by: tuple[str, ...] = Field(
         (), description="variables, and parts of arguments, that name another one"
     )

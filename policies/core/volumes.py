@@ -15,6 +15,7 @@ from policies.kube.json import maps, text
 from policies.kube.objects.pods import Volume
 from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
+_WITH_LOST_AND_FOUND: Final = frozenset({"ext2", "ext3", "ext4"})
 _IS_DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 
 
@@ -73,6 +74,15 @@ def disk_of(claim: PersistentVolumeClaim, facts: Facts) -> Disk | None:
     if any(each.provisioner != storage.provisioner for each in classes.all_named(storage.name)):
         return None
     return next((each for each in disks() if each.provisioner == storage.provisioner), None)
+
+
+def has_lost_and_found(claim: PersistentVolumeClaim, facts: Facts) -> bool:
+    """Whether the root of a claim's new volume contains a directory, as that of ext4 does."""
+    storage = class_of(claim, facts)
+    if storage is None or disk_of(claim, facts) is None:
+        return False
+    given = (value for key, value in storage.parameters.items() if key.lower().rpartition("/")[2] == "fstype")
+    return next(given, "ext4") in _WITH_LOST_AND_FOUND
 
 
 def known_claims(volumes: Iterable[Volume], facts: Facts) -> Iterator[tuple[int, PersistentVolumeClaim]]:

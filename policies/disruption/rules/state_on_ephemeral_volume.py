@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Set
+from itertools import chain
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.data_directories import OwnPlace, data_directories, is_below
+from policies.core.volumes import has_lost_and_found, known_claims
 from policies.disruption.single_state import sqlite_file
 from policies.kube.group_kinds import SERVING, STATEFUL_SET
 from policies.kube.objects.pods import VolumeMount
@@ -59,6 +61,15 @@ def check(target: Target, facts: Facts) -> Findings:
                         f"{said} {place.path} in this version, and does not start with a volume at "
                         f"{place.refuses}, where older ones kept it.",
                         f"Mount the volume at {place.path}. Data of an older version needs an upgrade.",
+                    )
+                    continue
+                if place.empty and _begins_with_a_directory(target, template, container, place, facts):
+                    yield Finding(
+                        template.at(container),
+                        f"{said} {place.path}, where its claim is mounted. A new disk contains the directory "
+                        "lost+found, and the store ends with an error if its directory isn't empty.",
+                        "Set subPath: data where the claim is mounted.",
+                        Certainty.LIKELY,  # somebody may have prepared the disk
                     )
                     continue
                 mount = _beside(template, container, place, claimed)
@@ -155,6 +166,25 @@ def _may_keep(template: PodTemplate, container: Container) -> bool:
     volumes = {each.name: each for each in template.typed.spec.volumes}
     mounted = (volumes.get(mount.name) for mount in container.typed.volume_mounts)
     return any(volume is None or volume.keeps_files for volume in mounted)
+
+
+def _begins_with_a_directory(
+    target: Target, template: PodTemplate, container: Container, place: OwnPlace, facts: Facts
+) -> bool:
+    """Whether the directory of a store is the root of a claim whose new volume is not empty."""
+    root = {
+        each.name
+        for each in container.typed.volume_mounts
+        if each.mount_path.rstrip("/") == place.path and not (each.sub_path or each.sub_path_expr)
+    }
+    others = template.containers(Role.INIT) if root else ()
+    if not root or any("lost+found" in word for each in others for word in each.typed.argv):
+        return False
+    own = target.read(StatefulSet).spec.volume_claim_templates if target.kind == STATEFUL_SET else ()
+    volumes = template.typed.spec.volumes
+    named = ((volumes[index].name, claim) for index, claim in known_claims(volumes, facts))
+    claims = chain(((each.name, each) for each in own), named)
+    return any(name in root and has_lost_and_found(claim, facts) for name, claim in claims)
 
 
 def _beside(
