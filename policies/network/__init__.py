@@ -7,6 +7,7 @@
 | does a route lead to pods, and for how long | `rules`: `routes`, `route_never_attached` |
 | to which pods does a Service send requests | `rules`: `service_selects_workers`, `service_mixes_models` |
 | whom does an AuthorizationPolicy of Istio let use a Service | `authorization` |
+| whom does a CiliumNetworkPolicy admit | `cilium` |
 | what does a NetworkPolicy block | `rules`: `network_policy_wrong_port` |
 
 Imports: `policies.commands`, `policies.containers`, `policies.core`, `policies.kube`, `policies.probes`,

@@ -24,6 +24,7 @@ from policies.kube.objects.network_policies import (
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service, ServicePort
 from policies.kube.pods import Container, Role
+from policies.network import cilium
 from policies.network.authorization import refusing
 
 _URL: Final = re.compile(
@@ -225,11 +226,15 @@ def _shut_out(
                 )
                 continue
             closed = _closed(own, asked, sent, cluster)
-            if closed is not None:
+            client = cilium.Client(own.namespace, own.labels.of, own.labels.complete)
+            policy = "" if closed is None else f"NetworkPolicy {closed.name}"
+            if not policy and (of_cilium := cilium.refusing(service, namespace, sent, client, cluster)):
+                policy = f"CiliumNetworkPolicy {of_cilium}"
+            if policy:
                 yield Finding(
                     template.at(container),
-                    f"NetworkPolicy {closed.name} of namespace {namespace} admits other pods than these "
-                    f"{said}. Each of their requests times out.",
+                    f"{policy} of namespace {namespace} admits other pods than these {said}. Each of their "
+                    "requests times out.",
                     "Add these pods, or their namespace, to its rules for ingress.",
                     Certainty.LIKELY,
                 )
