@@ -80,13 +80,20 @@ def _may_be(selector: object, namespace: str, client: Client) -> bool:
 
 
 def _labels(selector: object) -> tuple[dict[str, str], bool]:
-    """The labels of a selector without their source, and whether it has expressions; labels of namespaces
-    count as expressions."""
+    """The labels of a selector without their source, and whether it has others, such as those of a
+    namespace or several values."""
     if not isinstance(selector, dict):
         return {}, False
     found: dict[str, str] = {}
-    expressions = bool(selector.get("matchExpressions"))
-    for given, value in mapping(selector, "matchLabels").items():
+    expressions = False
+    wanted = list(mapping(selector, "matchLabels").items())
+    for each in maps(selector, "matchExpressions"):
+        values = each.get("values")
+        if each.get("operator") == "In" and isinstance(values, list) and len(values) == 1:
+            wanted.append((text(each, "key"), values[0]))
+        else:
+            expressions = True
+    for given, value in wanted:
         key = given.removeprefix("k8s:").removeprefix("any:")
         if ":" in key or key.startswith("io.c") or key.startswith("reserved"):
             expressions = True
