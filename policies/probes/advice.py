@@ -29,11 +29,12 @@ from policies.kube.names import listed
 from policies.kube.pods import Container, Role
 from policies.probes.canary import parse_body, parse_canary, parse_time, requested_canary
 from policies.probes.copied import killed_start, startup_check
-from policies.probes.endpoints import doubt_about, preset_health, server_port
+from policies.probes.endpoints import preset_health
 from policies.probes.health import (
     AnnotationError,
     annotated_health,
     annotations_apply_to,
+    doubt_in,
     health_to_inject,
     not_for_liveness,
 )
@@ -49,6 +50,7 @@ from policies.probes.serving import (
     is_kuberay_container,
     istio_came_first,
     istio_leaves_probes,
+    recognised,
     serving_containers,
     waits_for,
 )
@@ -81,7 +83,7 @@ def advise(obj: Json, settings: StandardProbes, facts: Facts) -> Iterator[Findin
                 f"Set {LIVE_PATH} to a path that checks only the process, or write the livenessProbe.",
             )
         if container.spec.get("livenessProbe") is None and not is_kuberay_container(pod, container):
-            yield _no_liveness(pod, container, settings)
+            yield _no_liveness(pod, container, facts)
         elif finding := _no_progress_check(pod, container, facts):
             yield finding
 
@@ -265,7 +267,7 @@ def _misspelt(key: str) -> str | None:
     return f"{close}{dot}{container}" if close in OF_HEALTH else None
 
 
-def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -> Finding:
+def _no_liveness(pod: PodView, container: Container, facts: Facts) -> Finding:
     """Report that a container gets no livenessProbe, and why."""
     path = _path(container)
     if istio_came_first(pod):
@@ -283,10 +285,10 @@ def _no_liveness(pod: PodView, container: Container, settings: StandardProbes) -
             "probes, and with strict mutual TLS its proxy would refuse the kubelet.",
             "Remove the annotation sidecar.istio.io/rewriteAppHTTPProbers, or write the probe yourself.",
         )
-    server = settings.recogniser.server(container)
+    server = recognised(container, facts)
     why = "its health endpoint is unknown"
     hint = "Annotate the pod template with mlchassis.dev/health-path"
-    if server is not None and (doubt := doubt_about(container, server, server_port(container, server))):
+    if server is not None and (doubt := doubt_in(pod, container, facts)):
         why, hint = f"it runs {server.name}, and {doubt[0]}", doubt[1]
     elif dig(container.spec, "readinessProbe", "exec") is not None:
         why = "its readinessProbe runs a command, and a failing command must not restart it"

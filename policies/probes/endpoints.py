@@ -178,7 +178,7 @@ def _usual_port(container: Container, server: Server) -> int | None:
         return preset.port
     declared = container.tcp_ports
     possible = [port for port, name in declared.items() if not _OTHERS[preset.protocol].search(name)]
-    moved = _port_may_differ(server)
+    moved = port_may_differ(server)
     if preset.port in possible and not moved:
         return preset.port
     names = (*_NAMES[preset.protocol], *preset.port_names)
@@ -192,7 +192,7 @@ def _usual_port(container: Container, server: Server) -> int | None:
     return possible[0] if moved and len(possible) == 1 else None
 
 
-def _port_may_differ(server: Server) -> bool:
+def port_may_differ(server: Server) -> bool:
     """Whether an option that cannot be read may set another port than the preset's."""
     preset = server.preset
     return (

@@ -14,8 +14,8 @@ from policies.core.settings import Model
 from policies.core.target import PodTemplate
 from policies.kube.images import image_matches
 from policies.kube.pods import Container
-from policies.probes.endpoints import doubt_about, preset_health, server_port
-from policies.probes.health import handler_of
+from policies.probes.endpoints import preset_health
+from policies.probes.health import doubt_in, handler_of
 from policies.probes.liveness_program import (
     BY_HAND,
     asked_by,
@@ -77,7 +77,7 @@ def hang_of(template: PodTemplate, container: Container, facts: Facts) -> Hang:
     if not probe and _is_completed_later(template):
         return Hang(None, "its operator merges other objects into its pods, and these get the probes")
     if not probe or timing is None:
-        doubt = doubt_about(container, server, server_port(container, server)) if server else None
+        doubt = doubt_in(template.view, container, facts)
         return Hang(False, "it has no livenessProbe", change=f"{doubt[1]}." if doubt else f"Add {_CANARY}.")
     if is_program(probe):
         plan = plan_in(probe)

@@ -20,18 +20,22 @@ from policies.core.annotations import CANARY, HEALTH_PATH, HEALTH_PORT, LIVE_PAT
 from policies.core.facts import Facts
 from policies.core.finding import Finding
 from policies.core.pod_view import PodView
+from policies.core.services import selecting
 from policies.kube.json import Json, integer, mapping, text
+from policies.kube.names import listed
 from policies.kube.pods import Container, Role, port_number
 from policies.probes.endpoints import (
     Health,
     Source,
     address_is_certain,
     declared_http_port,
+    doubt_about,
     has_own_config,
     health_paths,
     http_get,
     is_reachable,
     only_loopback,
+    port_may_differ,
     preset_health,
     server_port,
     speaks_tls,
@@ -73,10 +77,50 @@ def _known_health(pod: PodView, container: Container, facts: Facts) -> Health | 
         annotated = annotated_health(pod, container, facts)
     except AnnotationError:
         return None
-    preset = preset_health(container, settings)
+    preset = _sure_health(pod, container, settings, facts)
     if annotated is None or preset is None:
         return annotated or preset
     return annotated.or_else(preset)
+
+
+def _sure_health(pod: PodView, container: Container, settings: StandardProbes, facts: Facts) -> Health | None:
+    """The endpoints of the recognised server, unless Services tell that it listens on another port."""
+    known = preset_health(container, settings)
+    return None if known is None or _asked_elsewhere(pod, container, facts) else known
+
+
+def doubt_in(pod: PodView, container: Container, facts: Facts) -> tuple[str, str] | None:
+    """Why a probe of a healthy recognised server could fail, and what the user can do, as `doubt_about`."""
+    server = recognised(container, facts)
+    if server is None:
+        return None
+    doubt = doubt_about(container, server, server_port(container, server))
+    asked = None if doubt else _asked_elsewhere(pod, container, facts)
+    if asked:
+        why = f"a Service sends to port {listed(map(str, asked))}, on which a variable may make it listen"
+        return why, "Declare the port that it listens on, or set it with a flag"
+    return doubt
+
+
+def _asked_elsewhere(pod: PodView, container: Container, facts: Facts) -> list[int]:
+    """The ports that Services ask the pod for, if the container's server may listen there by a variable of
+    `envFrom` or another option that cannot be read. No container declares them."""
+    server = recognised(container, facts)
+    if (
+        server is None
+        or not port_may_differ(server)
+        or server.configured(server.preset.port_flags, server.preset.port_env) is not None
+    ):
+        return []
+    declared = {port for each in pod.containers for port in each.tcp_ports}
+    targets = {
+        port.port if port.target_port is None else port.target_port
+        for service in selecting(pod.typed.metadata.labels, facts)
+        for port in service.spec.ports
+    }
+    numbers = {target for target in targets if isinstance(target, int)}
+    sent = numbers == targets and numbers.isdisjoint({*declared, server_port(container, server)})
+    return sorted(numbers) if sent else []
 
 
 def right_port(pod: PodView, container: Container, probe: Any, facts: Facts) -> int | None:
@@ -261,7 +305,7 @@ FALLBACK: Final = Source("fallback")
 def health_to_inject(pod: PodView, container: Container, settings: StandardProbes, facts: Facts) -> Health:
     """The handlers of liveness and readiness, each from the first source that has one. Raises
     AnnotationError."""
-    annotated, preset = annotated_health(pod, container, facts), preset_health(container, settings)
+    annotated, preset = annotated_health(pod, container, facts), _sure_health(pod, container, settings, facts)
     known = (annotated or Health()).or_else(preset or Health())
     after_istio = istio_came_first(pod)
     if istio_leaves_probes(pod):

@@ -7,11 +7,12 @@ from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.pod_bases import CLUSTER_SERVING_RUNTIME, SERVING_RUNTIME
+from policies.core.pod_view import PodView
 from policies.kube.metadata import controller
 from policies.kube.names import listed
 from policies.kube.pods import Container
-from policies.probes.endpoints import doubt_about, server_port
 from policies.probes.first_party import is_first_party, is_notebook, takes_tasks
+from policies.probes.health import doubt_in
 from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, probe_of
 from policies.probes.recognition import GroupRole
@@ -45,7 +46,7 @@ def _missing_liveness(
             yield Finding(
                 template.at(found[0], LIVENESS),
                 f"{noun} {listed(each.name for each in found)} {verb} {consequence}",
-                _server_hint(found[0], facts) or hint,
+                _server_hint(template.view, found[0], facts) or hint,
             )
 
 
@@ -75,10 +76,10 @@ def _only_has_a_port(template: PodTemplate, container: Container) -> bool:
     return not container.spec.get(READINESS) and (template.by_shape or takes_tasks(container))
 
 
-def _server_hint(container: Container, facts: Facts) -> str | None:
+def _server_hint(pod: PodView, container: Container, facts: Facts) -> str | None:
     """Why a recognised server gets no livenessProbe, and what to write."""
     server = recognised(container, facts)
-    doubt = doubt_about(container, server, server_port(container, server)) if server else None
+    doubt = doubt_in(pod, container, facts)
     if server is None or doubt is None:
         return None
     why, advice = doubt
