@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -31,6 +31,10 @@ class Unattached(Model):
     )
     defaults: tuple[str, ...] = Field(
         (), description="names of StorageClasses that are the default where a distribution installs them"
+    )
+    on_one_machine: tuple[str, ...] = Field(
+        (),
+        description="StorageClasses that are its own in a cluster of one machine, and elsewhere others",
     )
     lock_option: str = Field(
         "", description="the mount option without which it refuses SQLite's locks, unless it mounts by NFS"
@@ -134,18 +138,21 @@ def keeps_others_waiting(claim: PersistentVolumeClaim, facts: Facts) -> bool:
     if storage is not None:
         return all(storage.provisioner != each.provisioner for each in unattached())
     if name is None:
-        return nodes is not None or not _is_on_this_machine(facts)
-    return not _is_named(name)
+        return nodes is not None or not _once(_tells_it, facts)
+    if _is_named(name):
+        return False
+    of_one_machine = any(name in each.on_one_machine for each in unattached())
+    return nodes is not None or not (of_one_machine and _once(_never_pulls, facts))
 
 
-def _is_on_this_machine(facts: Facts) -> bool:
-    """Whether other objects of the same namespace tell that the default StorageClass keeps volumes on a
-    node."""
+def _once(question: Callable[[WholeObjects, str], bool], facts: Facts) -> bool:
+    """The answer of the objects of the same namespace."""
     whole = facts.whole
-    return whole is not None and whole.cache.once_for(facts.namespace, _tells_it, whole, facts.namespace)
+    return whole is not None and whole.cache.once_for(facts.namespace, question, whole, facts.namespace)
 
 
 def _tells_it(whole: WholeObjects, namespace: str) -> bool:
+    """Whether objects tell that the default StorageClass keeps volumes on a node."""
     return _never_pulls(whole, namespace) or _names_a_local_default(whole, namespace)
 
 
@@ -158,6 +165,7 @@ def _names_a_local_default(whole: WholeObjects, namespace: str) -> bool:
 
 
 def _never_pulls(whole: WholeObjects, namespace: str) -> bool:
+    """Whether a server has an image that is on the nodes already."""
     workloads = (obj for kind in SERVING for obj in whole.every(kind, namespace))
     # Somebody built the image on the only node, as in minikube, Docker Desktop or kind:
     # https://minikube.sigs.k8s.io/docs/handbook/pushing/
