@@ -58,7 +58,7 @@ def _users(target: Target, claim: str, facts: Facts) -> Iterator[ClaimUser]:
         if other.name != target.name and minimum_of(other, facts):
             yield ClaimUser(f"{other.kind} {other.name}", other.spec.template.spec, other.exists)
     for daemon in facts.whole.typed(DAEMON_SET, facts.namespace, PodController):
-        if daemon.name != target.name and claim in _claims_mounted(daemon.spec.template.spec):
+        if daemon.name != target.name and claim in claims_mounted(daemon.spec.template.spec):
             yield ClaimUser(f"DaemonSet {daemon.name}", daemon.spec.template.spec, daemon.exists)
     for obj in facts.whole.other_pods(facts.namespace).by(_PODS_BY_CLAIM)[claim]:
         single = read(obj, Pod)
@@ -93,18 +93,19 @@ def _may_be_apart(pod: PodSpec, other: PodSpec, claim: PersistentVolumeClaim, fa
     return not any(fixed) and keeps_others_waiting(claim, facts)
 
 
-def _claims_mounted(pod: PodSpec) -> Iterator[str]:
+def claims_mounted(pod: PodSpec) -> Iterator[str]:
+    """The names of the claims that a pod mounts."""
     sources = (each.persistent_volume_claim for each in pod.volumes)
     yield from dict.fromkeys(each.claim_name for each in sources if each is not None)
 
 
-_BY_CLAIM: Final = TypedIndex(Replicated, lambda workload: _claims_mounted(workload.spec.template.spec))
+_BY_CLAIM: Final = TypedIndex(Replicated, lambda workload: claims_mounted(workload.spec.template.spec))
 """The workloads by each claim that their pods mount."""
 
 
 def _claims_of_pod(obj: Json) -> Iterator[str]:
     pod = readable(obj, Pod)
-    yield from () if pod is None else _claims_mounted(pod.spec)
+    yield from () if pod is None else claims_mounted(pod.spec)
 
 
 _PODS_BY_CLAIM: Final = Index(_claims_of_pod)

@@ -20,8 +20,9 @@ from policies.core.volumes import (
     volume_of,
     waits_for_a_pod,
 )
-from policies.kube.group_kinds import DEPLOYMENT, POD, ROLLOUT, STATEFUL_SET
+from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, POD, ROLLOUT, STATEFUL_SET
 from policies.kube.names import listed
+from policies.kube.objects.jobs import CronJob
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import HOSTNAME, only_node, pinned_to_one_node
 from policies.kube.objects.nodes import Node as ClusterNode
@@ -31,7 +32,13 @@ from policies.kube.objects.storage import PersistentVolume, PersistentVolumeClai
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.scheduling import admits, is_within_limits, required_keys, required_terms, untolerated
 from policies.relations.domains import MAX_NODES
-from policies.rollouts.held_claims import is_together, server_elsewhere, users_elsewhere
+from policies.rollouts.held_claims import (
+    claims_mounted,
+    is_together,
+    server_elsewhere,
+    user_elsewhere,
+    users_elsewhere,
+)
 from policies.rollouts.rollouts import (
     made_rollouts,
     minimum_replicas,
@@ -54,9 +61,11 @@ _SPANNING: Final = ("regional", "zrs")
 
 def check(target: Target, facts: Facts) -> Findings:
     settings = facts.settings(GpuAffinity)
-    yield from _shared(target, facts)
+    held = [each for template in target.templates for each in _held_elsewhere(target, template, facts)]
+    yield from held
+    paths = {each.path for each in held}
+    yield from (each for each in _shared(target, facts) if each.path not in paths)
     for template in target.templates:
-        yield from _held_elsewhere(target, template, facts)
         yield from _never_bound(target, template, facts)
         found = placement(template.view, facts)
         if found is None:
@@ -221,8 +230,8 @@ def _held_by_a_server(target: Target, template: PodTemplate, facts: Facts) -> Fi
                 Certainty.LIKELY,
             )
             return
-        user = next(users_elsewhere(target, pod, claim, facts), None) if scheduled else None
-        if user is not None:
+        user = user_elsewhere(target, pod, claim, facts) if scheduled else None
+        if user is not None and not _has_earlier(target, claim, facts):
             yield Finding(
                 path,
                 f"Claim {claim.name} is {_ONE_NODE}, and {user.name} mounts it all the time. A run of this "
@@ -233,6 +242,21 @@ def _held_by_a_server(target: Target, template: PodTemplate, facts: Facts) -> Fi
                 Certainty.LIKELY,
             )
             return
+
+
+def _has_earlier(target: Target, claim: PersistentVolumeClaim, facts: Facts) -> bool:
+    """Whether another CronJob has the finding: one edit of the claim is right for all. It is the first one by
+    name; of a manifest and a CronJob in the cluster, the manifest."""
+    if facts.whole is None or target.kind != CRON_JOB:
+        return False
+    own = bool(target.read(Object).metadata.uid), target.name
+    others = facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
+    earlier = (each for each in others if (bool(each.metadata.uid), each.name) < own)
+    pods = (each.spec.job_template.spec.template.spec for each in earlier)
+    return any(
+        claim.name in claims_mounted(pod) and user_elsewhere(target, pod, claim, facts) is not None
+        for pod in pods
+    )
 
 
 def _shared(target: Target, facts: Facts) -> Findings:
