@@ -4,7 +4,7 @@ the pods of a Job or another program next to the servers."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from policies.core.services import selecting, selects, workloads_of
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, LEADER_WORKER_SET, STATEFUL_SET
 from policies.kube.json import mapping
 from policies.kube.names import listed
-from policies.kube.objects.jobs import CronJob
+from policies.kube.objects.jobs import CronJob, Job
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.pods import PodSpec, PodTemplateSpec
 from policies.kube.objects.services import Service
@@ -75,7 +75,9 @@ def _run(target: Target, template: PodTemplate, facts: Facts) -> Findings:
         asked = {port.target_port or port.port for port in service.spec.ports}
         if not service.has_address or not asked or not all(isinstance(port, int) for port in asked):
             continue  # a pod without the named port is no endpoint
-        served = [each for _, each in workloads_of(LabelSelector(match_labels=service.spec.selector), facts)]
+        selector = LabelSelector(match_labels=service.spec.selector)
+        served = [each for _, each in islice(workloads_of(selector, facts), _MAX)]
+        served.sort(key=lambda each: asked.isdisjoint(_ports(each.spec.template)))
         if served and asked.isdisjoint(ports) and not _has_earlier(target, service, facts):
             yield Finding(
                 f"{template.metadata_path}.labels",
@@ -88,13 +90,20 @@ def _run(target: Target, template: PodTemplate, facts: Facts) -> Findings:
 
 
 def _has_earlier(target: Target, service: Service, facts: Facts) -> bool:
-    """Whether a CronJob with an earlier name has the finding among manifests: one edit of the Service is
-    right for all."""
-    if facts.whole is None or target.kind != CRON_JOB:
+    """Whether a Job or CronJob with an earlier name has the finding among manifests: one edit of the Service
+    is right for all."""
+    if facts.whole is None:
         return False
-    others = facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
-    earlier = (each.spec.job_template.spec.template for each in others if each.name < target.name)
-    return any(selects(service, each.metadata.labels) and not _serves(each) for each in earlier)
+    jobs = facts.whole.typed(JOB, facts.namespace, Job)
+    single = ((each.name, each.spec.template) for each in jobs if not each.metadata.owner_references)
+    scheduled = (
+        (each.name, each.spec.job_template.spec.template)
+        for each in facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
+    )
+    return any(
+        name < target.name and selects(service, each.metadata.labels) and not _serves(each)
+        for name, each in chain(single, scheduled)
+    )
 
 
 def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
@@ -164,6 +173,11 @@ def _groups(target: Target, facts: Facts) -> Iterator[_Group]:
 def _serves(template: PodTemplateSpec) -> bool:
     """Whether a container of the pods declares a port or checks its readiness."""
     return _checks_readiness(template.spec) or any(each.ports for each in template.spec.containers)
+
+
+def _ports(template: PodTemplateSpec) -> set[int | str]:
+    """The numbers of the ports that the containers of the pods declare."""
+    return {port.container_port for each in template.spec.containers for port in each.ports}
 
 
 def _checks_readiness(pod: PodSpec) -> bool:
