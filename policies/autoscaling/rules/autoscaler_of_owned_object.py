@@ -124,8 +124,15 @@ def check(target: Target, facts: Facts) -> Findings:
             f"{kind} {owned.name} owns {reference.kind or 'Deployment'} {reference.name}, and its operator "
             "resets the replicas."
         ),
-        f"Use {owned.owner.instead}.",
+        f"Use {owned.owner.instead}{_or_annotate(owned)}.",
     )
+
+
+def _or_annotate(owned: Owned) -> str:
+    """The end of a sentence: how the operator leaves the replicas to others, if it does."""
+    if owned.itself or not owned.owner.unless:
+        return ""
+    return f", or annotate the {owned.owner.group_kind.kind} with {owned.owner.unless[0]}"
 
 
 def _needs_no_autoscaler(target: Target) -> bool:
