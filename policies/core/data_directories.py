@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 from policies.core import data
 from policies.core.settings import Field, Model
-from policies.kube.images import numbers_of_tag, repository, repository_and_tag
+from policies.kube.images import is_newest, numbers_of_tag, repository, repository_and_tag
 from policies.kube.pods import Container
+
+_NEWEST: Final = (sys.maxsize,)
+"""A version above all others."""
 
 
 class OwnPlace(Model):
@@ -25,6 +31,7 @@ class OwnPlace(Model):
     moved_by: tuple[str, ...] = Field(
         (), description="variables, and parts of arguments, that name another one"
     )
+    files: tuple[str, ...] = Field((), description="configuration files that may name another one")
     source: str
 
     def is_covered_by(self, mounted: str) -> bool:
@@ -49,8 +56,11 @@ class DataDirectory(Model):
         """The directory in which a container with one of the store's own images certainly keeps its data;
         None if the image is another one, or if something may move it."""
         name, tag = repository_and_tag(container.image)
+        newest = _NEWEST if is_newest(container.image) else ()
         for each in self.own:
-            version = numbers_of_tag(tag.partition(each.version_after)[2] if each.version_after else tag)
+            version = newest or numbers_of_tag(
+                tag.partition(each.version_after)[2] if each.version_after else tag
+            )
             if name not in each.images or not (version or not (each.before or each.since)):
                 continue
             if each.before and version >= numbers_of_tag(each.before):
@@ -60,6 +70,7 @@ class DataDirectory(Model):
             typed = container.typed
             words = (*typed.args, *(entry.name for entry in typed.env))
             moved = any(part in word for part in each.moved_by for word in words)
+            moved = moved or any(mount.mount_path in each.files for mount in typed.volume_mounts)
             unknown = typed.command or any(source.config_map_ref is not None for source in typed.env_from)
             return None if moved or unknown else each
         return None

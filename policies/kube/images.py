@@ -47,6 +47,11 @@ def full_name(image: str) -> str:
     return f"{host}/{library}{path}:{tag}"
 
 
+def is_newest(image: str) -> bool:
+    """Whether an image reference names no release: the newest one, unless a node keeps an older image."""
+    return "@" not in image and repository_and_tag(image)[1] in ("", "latest")
+
+
 def numbers_of_tag(tag: str) -> tuple[int, ...]:
     """`17.2-alpine` -> 17, 2; empty for a tag that begins with no number."""
     number = _VERSION.match(tag)

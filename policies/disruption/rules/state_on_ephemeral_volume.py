@@ -12,6 +12,7 @@ from policies.core.data_directories import OwnPlace, data_directories, is_below
 from policies.core.volumes import has_lost_and_found, known_claims
 from policies.disruption.single_state import sqlite_file
 from policies.kube.group_kinds import SERVING, STATEFUL_SET
+from policies.kube.images import is_newest
 from policies.kube.objects.pods import VolumeMount
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
@@ -82,6 +83,7 @@ def check(target: Target, facts: Facts) -> Findings:
                         f"{said} {place.path}{why}, but the claim is mounted at {mount.mount_path}. {lost}"
                         "The data isn't on the claim, and a restart of the container deletes it.",
                         f"Mount the claim at {place.path}, with a subPath if it must be empty at first.",
+                        Certainty.LIKELY if is_newest(container.image) else Certainty.CERTAIN,
                     )
             if preset is not None and not claimed and not _may_keep(template, container):
                 yield Finding(
