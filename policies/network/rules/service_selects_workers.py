@@ -14,13 +14,13 @@ from policies.core.groups import LWS_NAME, LWS_WORKER
 from policies.core.pod_view import PodView
 from policies.core.services import selecting, selects, workloads_of
 from policies.kube.group_kinds import CRON_JOB, DEPLOYMENT, JOB, LEADER_WORKER_SET, STATEFUL_SET
-from policies.kube.json import mapping
+from policies.kube.json import Json, mapping
 from policies.kube.names import listed
 from policies.kube.objects.jobs import CronJob, Job
-from policies.kube.objects.metadata import LabelSelector
+from policies.kube.objects.metadata import LabelSelector, Object
 from policies.kube.objects.pods import PodSpec, PodTemplateSpec
 from policies.kube.objects.services import Service
-from policies.kube.objects.workloads import LeaderWorkerSet
+from policies.kube.objects.workloads import LeaderWorkerSet, Replicated
 from policies.kube.pods import Role
 from policies.probes.recognition import GroupRole, Server
 from policies.probes.serving import recognised
@@ -77,7 +77,7 @@ def _run(target: Target, template: PodTemplate, facts: Facts) -> Findings:
             continue  # a pod without the named port is no endpoint
         selector = LabelSelector(match_labels=service.spec.selector)
         served = [each for _, each in islice(workloads_of(selector, facts), _MAX)]
-        served.sort(key=lambda each: asked.isdisjoint(_ports(each.spec.template)))
+        served.sort(key=lambda each: asked.isdisjoint(_ports_of(each)))
         if served and asked.isdisjoint(ports) and not _has_earlier(target, service, facts):
             yield Finding(
                 f"{template.metadata_path}.labels",
@@ -95,43 +95,59 @@ def _has_earlier(target: Target, service: Service, facts: Facts) -> bool:
     if facts.whole is None:
         return False
     jobs = facts.whole.typed(JOB, facts.namespace, Job)
-    single = ((each.name, each.spec.template) for each in jobs if not each.metadata.owner_references)
+    single = ((each, each.spec.template) for each in jobs if not each.metadata.owner_references)
     scheduled = (
-        (each.name, each.spec.job_template.spec.template)
+        (each, each.spec.job_template.spec.template)
         for each in facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
     )
+    own = _order(target.read(Object))
     return any(
-        name < target.name and selects(service, each.metadata.labels) and not _serves(each)
-        for name, each in chain(single, scheduled)
+        _order(obj) < own and selects(service, each.metadata.labels) and not _serves(each)
+        for obj, each in chain(single, scheduled)
     )
 
 
 def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
-    """Findings about pods that do not listen on the port to which a Service sends for another workload."""
+    """A finding about pods that do not listen on the port to which a Service sends for another workload, at
+    the first such workload by name: one edit of the labels is right for all."""
     typed = template.typed
     ports = {port for container in template.containers() for port in container.tcp_ports}
-    roles = {server.role for server in _servers(template, facts)}
-    if not (ports and not roles) and roles != {GroupRole.WORKER}:
+    servers = list(_servers(template, facts))
+    if not ports and {server.role for server in servers} != {GroupRole.WORKER}:
         return
+    ports |= {server.preset.port for server in servers if server.role is not GroupRole.WORKER}
+    own = _order(target.read(Object))
     for service in selecting(typed.metadata.labels, facts):
         targets = {port.target_port or port.port for port in service.spec.ports}
         asked = {port for port in targets if isinstance(port, int)}
-        if not service.has_address or asked != targets or not asked.isdisjoint(ports):
+        if not service.has_address or not asked or asked != targets or not asked.isdisjoint(ports):
             continue
         selector = LabelSelector(match_labels=service.spec.selector)
-        for obj, other in islice(workloads_of(selector, facts), _MAX):
-            if other.name != target.name and _has_server(
-                facts.view(mapping(obj, "spec", "template")), asked, facts
-            ):
-                yield Finding(
-                    f"{template.metadata_path}.labels",
-                    f"Service {service.name} of {other.kind} {other.name} also selects these pods, which "
-                    f"don't listen on port {listed(sorted(map(str, asked)))}. Their share of the requests is "
-                    "refused.",
-                    _HINT,
-                    Certainty.LIKELY,
-                )
-                return
+        others = [each for each in islice(workloads_of(selector, facts), _MAX) if each[1].name != target.name]
+        serving = (other for obj, other in others if _serves_on(asked, obj, other, facts))
+        declared = ((other, _ports_of(other)) for _, other in others)
+        earlier = any(each and asked.isdisjoint(each) and _order(other) < own for other, each in declared)
+        if not earlier and (other := next(serving, None)) is not None:
+            numbers = f"port{'s' * (len(asked) > 1)} {listed(sorted(map(str, asked)))}"
+            yield Finding(
+                f"{template.metadata_path}.labels",
+                f"Service {service.name} of {other.kind} {other.name} also selects these pods, which don't "
+                f"listen on {numbers}. Their share of the requests is refused.",
+                _HINT,
+                Certainty.LIKELY,
+            )
+            return
+
+
+def _order(obj: Object) -> tuple[bool, str]:
+    """By which one of several objects has the finding: those of manifests, then by name."""
+    return bool(obj.metadata.uid), obj.name
+
+
+def _serves_on(ports: set[int], obj: Json, workload: Replicated, facts: Facts) -> bool:
+    """Whether the pods of a workload declare all the ports, or a recognised server serves on one of them."""
+    view = facts.view(mapping(obj, "spec", "template"))
+    return ports <= _ports_of(workload) or _has_server(view, ports, facts)
 
 
 def _has_server(pod: PodView, ports: set[int], facts: Facts) -> bool:
@@ -175,9 +191,9 @@ def _serves(template: PodTemplateSpec) -> bool:
     return _checks_readiness(template.spec) or any(each.ports for each in template.spec.containers)
 
 
-def _ports(template: PodTemplateSpec) -> set[int | str]:
-    """The numbers of the ports that the containers of the pods declare."""
-    return {port.container_port for each in template.spec.containers for port in each.ports}
+def _ports_of(workload: Replicated) -> set[int | None]:
+    """The ports that the containers of a workload declare."""
+    return {port.container_port for each in workload.spec.template.spec.containers for port in each.ports}
 
 
 def _checks_readiness(pod: PodSpec) -> bool:
