@@ -22,6 +22,7 @@ OTHERWISE: Final = {
         "servers/llama-server-of-kubeswap-listens-on-loopback",
         "servers/llm-d-prefill-on-another-port",
         "servers/pool-lists-the-ports-of-its-decode-pods",
+        "servers/service-of-a-router-selects-its-dashboard",
         "servers/sglang-listens-on-loopback",
         "training/tensorboard-serves-its-own-container-only",
     )

@@ -113,8 +113,10 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     typed = template.typed
     ports = {port for container in template.containers() for port in container.tcp_ports}
     servers = list(_servers(template, facts))
-    if not ports and {server.role for server in servers} != {GroupRole.WORKER}:
-        return
+    if {server.role for server in servers} != {GroupRole.WORKER} and not all(
+        container.tcp_ports for container in template.view.running
+    ):
+        return  # a container that declares no port may listen on any
     ports |= {server.preset.port for server in servers if server.role is not GroupRole.WORKER}
     own = _order(target.read(Object))
     for service in selecting(typed.metadata.labels, facts):
