@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from policies.commands import SHELLS
@@ -86,16 +87,15 @@ def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:
 def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Container, str]]:
     """The containers that wait in a loop until a program succeeds that their image lacks."""
     for container in template.containers(Role.INIT, Role.MAIN):
-        lacking = lacking_programs(template, container, facts)
-        awaited = container_command(template, container).awaited if lacking else ()
-        clients = {host.client for host in awaited}
         waits = {
             found
             for word in container.typed.argv
             for found, condition, body in _WAIT.findall(word)
             if not _ENDS.search(condition) and not _ENDS.search(body)
         }
-        if endless := clients & waits & lacking:
+        lacking = waits & lacking_programs(template, container, facts) if waits else waits
+        clients = {host.client for host in container_command(template, container).awaited} if lacking else ()
+        if endless := lacking.intersection(clients):
             yield container, min(endless)
 
 
@@ -165,20 +165,33 @@ def lacking_programs(template: PodTemplate, container: Container, facts: Facts) 
 def _in_image(container: Container, facts: Facts) -> frozenset[str]:
     """The programs that the image of a container certainly lacks, unless a volume may contain them."""
     typed, preset = container.typed, own_preset(container, facts)
-    full = full_name(container.image)
-    known = [each for each in _images() if any(glob_matches(glob, full) for glob in each.globs)]
-    found = {
-        program
-        for each in (*known, *((preset.lacks,) if preset is not None and preset.lacks is not None else ()))
-        if _is_of(each, container.image)
-        for program in (each.programs if "sh" not in each.programs else _WITH_SHELL)
-    }
+    found = _known_to_lack(container.image)
+    if preset is not None and preset.lacks is not None and _is_of(preset.lacks, container.image):
+        found |= _all_of(preset.lacks)
+    if not found:
+        return found
     may_have = any(each.name == "PATH" for each in typed.env) or any(
         is_below(mount.mount_path, each) or is_below(each, mount.mount_path)
         for mount in typed.volume_mounts
         for each in _PATH
     )
-    return frozenset() if may_have else frozenset(found)
+    return frozenset() if may_have else found
+
+
+@lru_cache(maxsize=256)
+def _known_to_lack(image: str) -> frozenset[str]:
+    """The programs that an image lacks by the table."""
+    name = full_name(image)
+    known = (
+        each
+        for each in _images()
+        if any(glob_matches(glob, name) for glob in each.globs) and _is_of(each, image)
+    )
+    return frozenset().union(*map(_all_of, known))
+
+
+def _all_of(lacks: Lacking) -> frozenset[str]:
+    return frozenset(lacks.programs if "sh" not in lacks.programs else _WITH_SHELL)
 
 
 def _is_of(lacks: Lacking, image: str) -> bool:
