@@ -23,13 +23,17 @@ _OF_PODS: Final = GroupKind("monitoring.coreos.com", "PodMonitor")
 _OF_SERVICES: Final = GroupKind("monitoring.coreos.com", "ServiceMonitor")
 _ADDED: Final = ("envoy", "linkerd", "$", "{")
 """Parts of the names of ports that meshes add to pods, or that are only known later."""
+_OPERATORS: Final = ("operator", "controller")
+"""Parts of the names of workloads that make pods, which may have their label: all of KubeRay's have the same
+app.kubernetes.io/name."""
 
 
 def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[tuple[str, int | str, str]]:
     """The monitors of only these pods that ask for a port which they or their Services lack: the title of the
     monitor, the port, and what has no such port."""
     whole = facts.whole
-    for monitor in () if whole is None else _monitors(_OF_PODS, facts, whole):
+    makes_pods = any(word in target.name for word in _OPERATORS)
+    for monitor in () if whole is None or makes_pods else _monitors(_OF_PODS, facts, whole):
         selector = monitor.spec.selector
         if selector is None or not selector.matches(template.typed.metadata.labels):
             continue
