@@ -60,9 +60,7 @@ class Images(Lacking):
         return tuple(each if ":" in each else f"{each}:*" for each in self.images)
 
 
-@data.table
-def _images() -> tuple[Images, ...]:
-    return data.load_list(Images, __package__, "images.yaml")
+_images = data.entries(Images, __package__, "images.yaml")
 
 
 def missing_in_probe(probe: ContainerProbe, facts: Facts) -> str:

@@ -30,9 +30,7 @@ class Launcher(Model):
     source: str = Field(pattern=r"^https://")
 
 
-@data.table
-def _launchers() -> tuple[Launcher, ...]:
-    return data.load_list(Launcher, "policies.disruption", "launchers.yaml")
+_launchers = data.entries(Launcher, "policies.disruption", "launchers.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

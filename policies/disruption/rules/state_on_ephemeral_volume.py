@@ -62,6 +62,7 @@ def check(target: Target, facts: Facts) -> Findings:
                         f"{said} {place.path} in this version, and does not start with a volume at "
                         f"{place.refuses}, where older ones kept it.",
                         f"Mount the volume at {place.path}. Data of an older version needs an upgrade.",
+                        Certainty.LIKELY if is_newest(container.image) else Certainty.CERTAIN,
                     )
                     continue
                 if place.empty and _begins_with_a_directory(target, template, container, place, facts):
