@@ -6,7 +6,7 @@ from typing import Final
 
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
-from policies.kube.json import replaced
+from policies.kube.json import Json, mapping, replaced
 from policies.kube.pods import Container
 from policies.probes.probe import LIVENESS, STARTUP
 from policies.probes.standard_probes import added_fields
@@ -45,8 +45,21 @@ def _added_again(
     again = facts.view({**pod.json, "spec": spec})
     place = (container.list, index)
     return any(
-        added.name == field and added.value == container.spec[field]
+        added.name == field and _stored(added.value) == _stored(container.spec[field])
         for each in again.running
         if (each.list, each.index) == place
         for added in added_fields(again, each, facts.settings(StandardProbes), facts)
     )
+
+
+def _stored(probe: Json) -> Json:
+    """A probe as the API server stores it: a pod is reviewed with its defaults, and a file without them."""
+    filled = {**_DEFAULTS, **probe}
+    for name, defaults in _OF_HANDLERS.items():
+        if name in filled:
+            filled[name] = {**defaults, **mapping(filled, name)}
+    return filled
+
+
+_DEFAULTS: Final = {"periodSeconds": 10, "timeoutSeconds": 1, "failureThreshold": 3, "successThreshold": 1}
+_OF_HANDLERS: Final = {"httpGet": {"path": "/", "scheme": "HTTP"}, "grpc": {"service": ""}}

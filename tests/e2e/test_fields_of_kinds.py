@@ -38,6 +38,8 @@ NOT_HERE: Final = {
     GroupKind("machinelearning.seldon.io", "SeldonDeployment"),
 }
 """Kinds with misplaced fields whose definitions are in no Go module that can be downloaded."""
+NEWER: Final = ("networkPolicy.",)
+"""Fields that KubeRay has since August 2026, after the newest release that can be downloaded."""
 
 
 @cache
