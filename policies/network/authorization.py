@@ -7,15 +7,23 @@ from typing import Final
 import msgspec
 
 from policies.core.facts import WholeObjects
-from policies.kube.group_kinds import GroupKind
+from policies.kube.group_kinds import GATEWAY, NAMESPACE, GroupKind
+from policies.kube.json import text
+from policies.kube.metadata import labels_of
 from policies.kube.objects.metadata import EMPTY, LabelSelector, Object, Part
 from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Service
 
 _AUTHORIZATION_POLICY: Final = GroupKind("security.istio.io", "AuthorizationPolicy")
-_ROOT: Final = "istio-system"
-"""The namespace whose policies without a selector are about all pods of the mesh, unless an installation has
-another one: https://istio.io/latest/docs/reference/config/security/authorization-policy/"""
+_ROOT: Final = "istio"
+"""A part of the name of the namespace whose policies without a selector are about all pods of the mesh, which
+is istio-system unless an installation sets another one:
+https://istio.io/latest/docs/reference/config/security/authorization-policy/"""
+_DRY_RUN: Final = "istio.io/dry-run"
+"""The annotation of a policy that only logs."""
+_WAYPOINT: Final = "istio.io/use-waypoint"
+"""The label of a Service or namespace whose requests come from a waypoint, with its account:
+https://istio.io/latest/docs/ambient/usage/waypoint/"""
 
 
 class _TargetRef(Part):
@@ -43,6 +51,10 @@ class AuthorizationPolicy(Object):
     def targets(self) -> tuple[_TargetRef, ...]:
         return self.spec.target_refs + ((self.spec.target_ref,) if self.spec.target_ref else ())
 
+    @property
+    def is_allowing(self) -> bool:
+        return self.spec.action in ("", "ALLOW") and self.metadata.annotations.get(_DRY_RUN) != "true"
+
     def certainly_about(self, service: Service) -> bool:
         """Whether it names the Service or the labels that the Service selects."""
         if self.targets:
@@ -69,19 +81,37 @@ def refusing(
     """A policy that names a Service, if none that may do so admits the account of a client."""
     near = cluster.cache.once_for(("authorization", namespace), _allowing, cluster, namespace)
     about = [each for each in near if each.may_be_about(service)]
+    if _has_waypoint(service, namespace, about, cluster):
+        about = [each for each in about if each.targets]
     if any(each.may_admit(client_namespace, account) for each in about):
         return None
     return next((each for each in about if each.spec.rules and each.certainly_about(service)), None)
 
 
+def _has_waypoint(
+    service: Service, namespace: str, about: list[AuthorizationPolicy], cluster: WholeObjects
+) -> bool:
+    """Whether a waypoint may be between the clients and the pods of a Service. `istioctl` makes and labels
+    one, too."""
+    place = cluster.named(NAMESPACE, "", namespace)
+    labels = {**({} if place is None else labels_of(place)), **service.metadata.labels}
+    return (
+        _WAYPOINT in labels
+        or any("waypoint" in str(rule) for each in about for rule in each.spec.rules)
+        or any(
+            "waypoint" in text(each, "spec", "gatewayClassName") for each in cluster.every(GATEWAY, namespace)
+        )
+    )
+
+
 def _allowing(cluster: WholeObjects, namespace: str) -> tuple[AuthorizationPolicy, ...]:
-    places = (namespace,) if namespace == _ROOT else (namespace, _ROOT)
     found = (
         readable(obj, AuthorizationPolicy)
-        for place in places
-        for obj in cluster.every(_AUTHORIZATION_POLICY, place)
+        for obj in cluster.every(_AUTHORIZATION_POLICY, None)
+        if (place := text(obj, "metadata", "namespace") or "default") == (namespace or "default")
+        or _ROOT in place
     )
-    return tuple(each for each in found if each is not None and each.spec.action in ("", "ALLOW"))
+    return tuple(each for each in found if each is not None and each.is_allowing)
 
 
 def _may_admit(rule: dict[str, object], namespace: str, account: str) -> bool:
