@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.facts import WholeObjects
+from policies.core.network_policies import TUNNELS, is_added
 from policies.kube.group_kinds import NETWORK_POLICY, GroupKind
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.objects.services import Service
@@ -24,7 +25,7 @@ class Client(Struct, frozen=True):
     namespace: str
     labels: Mapping[str, str]
     complete: bool
-    """Whether these are all of their labels."""
+    """Whether these are all of their labels but those that controllers add."""
 
 
 def refusing(
@@ -60,8 +61,8 @@ def _may_admit(rule: Json, namespace: str, port: int, client: Client) -> bool:
         return False  # it selects nobody: https://docs.cilium.io/en/stable/security/policy/language/
     if not rule.keys() <= _READ:
         return True
-    ports = [text(each, "port") for entry in maps(rule, "toPorts") for each in maps(entry, "ports")]
-    if ports and all(each.isdigit() and int(each) not in (0, port) for each in ports):
+    ports = [each for entry in maps(rule, "toPorts") for each in maps(entry, "ports")]
+    if ports and not any(_may_include(each, port) for each in ports):
         return False
     peers = rule.get("fromEndpoints")
     if not isinstance(peers, list):
@@ -69,14 +70,22 @@ def _may_admit(rule: Json, namespace: str, port: int, client: Client) -> bool:
     return any(_may_be(each, namespace, client) for each in peers)
 
 
+def _may_include(given: Json, port: int) -> bool:
+    first, last = text(given, "port"), given.get("endPort")
+    if not first.isdecimal() or int(first) == 0:
+        return True  # a name, or all
+    return any(int(first) <= each <= (last if type(last) is int else int(first)) for each in (port, *TUNNELS))
+
+
 def _may_be(selector: object, namespace: str, client: Client) -> bool:
     wanted, expressions = _labels(selector)
     if wanted.pop(_NAMESPACE, "" if expressions else namespace) not in ("", client.namespace):
         return False
     labels = client.labels
-    if client.complete:
-        return wanted.items() <= labels.items()
-    return all(labels.get(key, value) == value for key, value in wanted.items())
+    return all(
+        labels[key] == value if key in labels else not client.complete or is_added(key)
+        for key, value in wanted.items()
+    )
 
 
 def _labels(selector: object) -> tuple[dict[str, str], bool]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
-from policies.core.network_policies import others_may_admit
+from policies.core.network_policies import TUNNELS, is_added, others_may_admit
 from policies.core.services import selecting
 from policies.kube.group_kinds import NAMESPACE, NETWORK_POLICY, SERVICE, SERVING
 from policies.kube.metadata import labels_of
@@ -37,6 +37,9 @@ _ALL: Final = LabelSelector()
 _MAX: Final = 4
 """Findings for one workload."""
 
+_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy"})
+"""Variables, in lower case, with the address of a proxy that sends the requests of a container."""
+
 _NAME: Final = "kubernetes.io/metadata.name"
 """The label of each namespace with its name."""
 
@@ -46,12 +49,13 @@ _Rules = Sequence[PortsRule]
 class _Labels(NamedTuple):
     of: Mapping[str, str]
     complete: bool
-    """Whether there are no others."""
+    """Whether there are no others but those that controllers add."""
 
     def may_match(self, selector: LabelSelector) -> bool:
-        if self.complete:
-            return selector.matches(self.of)
-        return all(self.of.get(key, value) == value for key, value in selector.match_labels.items())
+        if any(self.of.get(key, value) != value for key, value in selector.match_labels.items()):
+            return False
+        keys = chain(selector.match_labels, (each.key for each in selector.match_expressions))
+        return not self.complete or any(map(is_added, keys)) or selector.matches(self.of)
 
 
 class _Pods(NamedTuple):
@@ -190,6 +194,8 @@ def _shut_out(
     outgoing = tuple(chain.from_iterable(egress))
     has_aims = any(not any(map(port.may_include, _DNS)) for rule in outgoing for port in rule.ports)
     for container in template.containers():
+        if any(each.name.lower() in _PROXIES for each in container.typed.env):
+            continue
         for name, namespace, number in _asked(container, own.namespace):
             obj = cluster.named(SERVICE, namespace, name)
             service = None if obj is None else readable(obj, Service)
@@ -212,10 +218,11 @@ def _shut_out(
                 continue
             asked = _pods(_Labels(service.spec.selector, complete=False), namespace, cluster)
             said = f"to port {sent} of the pods of Service {name}, which container {container.name} asks"
+            ports = (sent, number, *TUNNELS)
             if has_aims and not any(
                 each.may_include(port) and asked.may_be(each.to, own.namespace)
-                for each in outgoing
-                for port in (sent, number)
+                for each in chain(outgoing, _outgoing(own, cluster))
+                for port in ports
             ):
                 yield Finding(
                     template.at(container),
@@ -240,6 +247,13 @@ def _shut_out(
                 )
 
 
+def _outgoing(own: _Pods, cluster: WholeObjects) -> Iterator[NetworkPolicyEgressRule]:
+    """The rules for outgoing connections of all policies that may select these pods."""
+    for each in chain.from_iterable(_policies_of(own.namespace, cluster).values()):
+        if "Egress" in each.spec.types and own.labels.may_match(each.spec.pod_selector):
+            yield from each.spec.egress
+
+
 def _closed(own: _Pods, asked: _Pods, sent: int, cluster: WholeObjects) -> NetworkPolicy | None:
     """A policy that certainly selects the pods of a Service, if none that may do so admits these pods."""
     near = [
@@ -248,7 +262,10 @@ def _closed(own: _Pods, asked: _Pods, sent: int, cluster: WholeObjects) -> Netwo
         if "Ingress" in each.spec.types and asked.labels.may_match(each.spec.pod_selector)
     ]
     rules = [rule for each in near for rule in each.spec.ingress]
-    if not rules or any(each.may_include(sent) and own.may_be(each.peers, asked.namespace) for each in rules):
+    if not rules or any(
+        any(map(each.may_include, (sent, *TUNNELS))) and own.may_be(each.peers, asked.namespace)
+        for each in rules
+    ):
         return None
     selectors = ((each, each.spec.pod_selector) for each in near if each.spec.ingress)
     certain = (
