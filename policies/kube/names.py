@@ -104,12 +104,64 @@ def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=least)), "")
 
 
+_ROLES: Final = frozenset(
+    {
+        "router",
+        "gateway",
+        "proxy",
+        "metrics",
+        "exporter",
+        "console",
+        "dashboard",
+        "dashboards",
+        "ui",
+        "operator",
+        "controller",
+        "webhook",
+        "epp",
+        "picker",
+        "prefill",
+        "decode",
+        "embedder",
+        "embedding",
+        "reranker",
+        "ro",
+        "rw",
+        "reader",
+        "replica",
+        "replicas",
+        "ext",
+        "external",
+    }
+)
+"""Words of names by which two parts of one program differ: `llm-router` is no misspelt `llm`."""
+_DIGITS: Final = re.compile(r"[0-9]+")
+
+
 def alike(name: str, known: Iterable[str]) -> str:
     """The only known name that contains a name as whole words, or is contained in it, as `vectors` in
-    `vectors-svc`; else the one of which the name is a misspelling; empty if there is none."""
+    `vectors-svc`; else the one of which the name is a misspelling; empty if there is none, or if the two have
+    other numbers or name other parts of a program."""
     every = list(known)
     parts = [each for each in every if f"-{each}-" in f"-{name}-" or f"-{name}-" in f"-{each}-"]
-    return (parts[0] if len(parts) == 1 else "") if parts else closest(name, every, SIMILAR)
+    if len(parts) > 1:
+        return ""
+    like = parts[0] if parts else closest(name, every, SIMILAR)
+    other_words = set(name.split("-")) ^ set(like.split("-"))
+    return like if _has_numbers_of(name, like) and other_words.isdisjoint(_ROLES) else ""
+
+
+def misspelt(name: str, known: Iterable[str], least: float) -> str:
+    """The known name of which a name is a misspelling; empty if there is none. A name with further words,
+    other numbers or another short word is that of something else: `kata-qemu-se`, `kata-qemu-sev`."""
+    like = closest(name, known, least)
+    words = list(zip(name.split("-"), like.split("-"), strict=False))
+    certain = name.count("-") == like.count("-") and _has_numbers_of(name, like)
+    return like if certain and all(len(one) > 3 for one, two in words if one != two) else ""
+
+
+def _has_numbers_of(name: str, other: str) -> bool:
+    return _DIGITS.findall(name) == _DIGITS.findall(other)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

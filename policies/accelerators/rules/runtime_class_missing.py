@@ -12,7 +12,7 @@ from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, GroupKind
 from policies.kube.images import image_matches
 from policies.kube.json import text
-from policies.kube.names import closest
+from policies.kube.names import misspelt
 from policies.kube.objects.nodes import Node
 from policies.kube.objects.pods import PodSpec
 
@@ -56,7 +56,7 @@ def _misspelt(name: str, template: PodTemplate, facts: Facts) -> Findings:
     whole = facts.whole
     if whole is None or whole.named(_KIND, "", name) is not None or "$" in name:
         return
-    like = closest(name, [text(each, "metadata", "name") for each in whole.every(_KIND, "")], _SIMILAR)
+    like = misspelt(name, [text(each, "metadata", "name") for each in whole.every(_KIND, "")], _SIMILAR)
     if like:
         yield Finding(
             f"{template.spec_path}.runtimeClassName",
