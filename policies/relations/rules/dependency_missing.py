@@ -8,7 +8,7 @@ next object that is applied may be the missing one.
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -17,10 +17,18 @@ from policies.core.facts import WholeObjects
 from policies.core.pod_view import PodView
 from policies.core.runs import run_of
 from policies.kube.field_paths import value_at
-from policies.kube.group_kinds import CLAIM, SERVICE, SERVICE_ACCOUNT, GroupKind
+from policies.kube.group_kinds import (
+    CLAIM,
+    CLUSTER_ROLE,
+    ROLE,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    GroupKind,
+)
 from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import annotations_of
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import alike, listed
+from policies.kube.objects.rbac import ClusterRole, Role
 from policies.kube.objects.services import Service
 from policies.relations.bindings import lost_rights
 from policies.relations.links import Relation, all_links, blocking_links
@@ -32,8 +40,23 @@ _NAMES: Final = 64
 """Services of a namespace with which a missing name is compared."""
 _PORT: Final = re.compile(r":(\d{1,5})(?!\d)", re.ASCII)
 _KEYS: Final = ("data", "stringData", "binaryData")
-_DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubectl.kubernetes.io", "toolkit.fluxcd.io")
-"""Ends of the domains of annotations that let nobody add keys to a Secret or ConfigMap, as generators do."""
+_DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubernetes.io", "toolkit.fluxcd.io")
+"""Ends of the domains of labels and annotations that let nobody add keys to a Secret or ConfigMap."""
+_WRITERS: Final = tuple(
+    map(
+        GroupKind.parse,
+        (
+            "ExternalSecret.external-secrets.io",
+            "SealedSecret.bitnami.com",
+            "VaultStaticSecret.secrets.hashicorp.com",
+            "VaultDynamicSecret.secrets.hashicorp.com",
+            "InfisicalSecret.secrets.infisical.com",
+            "DopplerSecret.secrets.doppler.com",
+            "SecretProviderClass.secrets-store.csi.x-k8s.io",
+        ),
+    )
+)
+"""Kinds whose controllers write keys to a Secret that they name, also to one that is there before."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -96,12 +119,19 @@ def _misnamed(target: Target, facts: Facts, cluster: WholeObjects) -> Findings:
         link.host.partition(".")[0]: link for link in all_links(target) if link.relation is Relation.CALLS
     }
     services, namespace = facts.objects(Service) or (), facts.namespace
+    pods = [each.typed.spec for each in target.templates]
+    aliases = {name for pod in pods for alias in pod.host_aliases for name in alias.hostnames}
+    own_search = any(pod.dns_config is not None for pod in pods)
     if len(services) > _NAMES:
         return  # each missing name would be compared with all of them
     for name, link in called.items():
-        found = service_names(link.host, namespace, False, cluster)
-        if not found or not all(
-            place == namespace and cluster.makes_no(SERVICE, place, each) for each, place, _ in found
+        found = service_names(link.host, namespace, own_search, cluster)
+        if (
+            not found
+            or link.host in aliases
+            or not all(
+                place == namespace and cluster.makes_no(SERVICE, place, each) for each, place, _ in found
+            )
         ):
             continue
         ports = {int(port) for port in _PORT.findall(str(value_at(target.obj, link.path)))}
@@ -126,7 +156,9 @@ def _without_key(read: Read, namespace: str, cluster: WholeObjects) -> Findings:
         return
     versions = cluster.versions(read.kind, namespace, read.name)
     keys = {key for each in versions for field in _KEYS for key in mapping(each, field)}
-    if not keys or read.key in keys or not all(map(_is_complete, versions)):
+    if not keys or read.key in keys or any("$" in key or "{" in key for key in keys):
+        return
+    if not all(map(_is_complete, versions)) or _is_written(read, namespace, cluster):
         return
     yield Finding(
         read.key_path,
@@ -141,7 +173,31 @@ def _is_complete(obj: Json) -> bool:
     """Whether a ConfigMap or Secret has all its keys in its manifest."""
     if text(obj, "type") not in ("", "Opaque") or not any(mapping(obj, field) for field in _KEYS):
         return False
-    return all(key.partition("/")[0].endswith(_DEPLOYERS) for key in annotations_of(obj))
+    marks = (*annotations_of(obj), *(key for key in labels_of(obj) if "/" in key))
+    return all(key.partition("/")[0].endswith(_DEPLOYERS) for key in marks)
+
+
+def _is_written(read: Read, namespace: str, cluster: WholeObjects) -> bool:
+    """Whether another program of the set may add keys to a ConfigMap or Secret."""
+    once = cluster.cache.once_for
+    return once((read.kind, namespace), _may_change, read.kind, cluster, namespace) or (
+        read.name in once(("writers", namespace), _text_of_writers, cluster, namespace)
+    )
+
+
+def _may_change(kind: GroupKind, cluster: WholeObjects, namespace: str) -> bool:
+    """Whether a role of the set allows changes of the objects of a kind."""
+    roles = chain(cluster.typed(ROLE, namespace, Role), cluster.typed(CLUSTER_ROLE, None, ClusterRole))
+    return any(
+        rule.allows(verb, "", kind.resource)
+        for role in roles
+        for rule in role.rules
+        for verb in ("patch", "update")
+    )
+
+
+def _text_of_writers(cluster: WholeObjects, namespace: str) -> str:
+    return " ".join(str(obj) for kind in _WRITERS for obj in cluster.every(kind, namespace))
 
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:
