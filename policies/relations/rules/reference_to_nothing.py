@@ -12,7 +12,7 @@ from policies.core.services import POOLS
 from policies.core.settings import Field, Model
 from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import SERVICE, GroupKind
-from policies.kube.images import registry, repository_and_tag
+from policies.kube.images import glob_matches, registry, repository_and_tag
 from policies.kube.json import mapping, text
 from policies.kube.names import alike
 
@@ -40,6 +40,7 @@ class Withdrawn(Model):
     registry: str
     owner: str = Field(description="the first part of the images' path")
     names: tuple[str, ...] = Field((), description="the other part; empty: all")
+    without: tuple[str, ...] = Field((), description="globs of names that are left")
     kept: tuple[str, ...] = Field((), description="the tags that are left; with a digest, nobody knows")
     since: str = Field(description="month and year")
     instead: str = Field(description="what to do, with {name} for the other part of the path")
@@ -82,6 +83,8 @@ def check(target: Target, facts: Facts) -> Findings:
 def _lacks(gone: Withdrawn, name: str, image: str) -> bool:
     """Whether an image of an owner is one of those that the registry no longer has."""
     if registry(image) != gone.registry or (gone.names and name not in gone.names):
+        return False
+    if any(glob_matches(each, name) for each in gone.without):
         return False
     return not gone.kept or ("@" not in image and (repository_and_tag(image)[1] or "latest") not in gone.kept)
 
