@@ -21,8 +21,8 @@ from policies.kube.pods import Role
 
 _OF_PODS: Final = GroupKind("monitoring.coreos.com", "PodMonitor")
 _OF_SERVICES: Final = GroupKind("monitoring.coreos.com", "ServiceMonitor")
-_ADDED: Final = ("envoy", "linkerd", "$", "{")
-"""Parts of the names of ports that meshes add to pods, or that are only known later."""
+_ADDED: Final = ("envoy", "15020", "15090", "linkerd", "4191", "dapr", "$", "{")
+"""Parts of the names and numbers of ports that meshes add to pods, or that are only known later."""
 _OPERATORS: Final = ("operator", "controller")
 """Parts of the names of workloads that make pods, which may have their label: all of KubeRay's have the same
 app.kubernetes.io/name."""
@@ -30,7 +30,7 @@ app.kubernetes.io/name."""
 
 def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[tuple[str, int | str, str]]:
     """The monitors of only these pods that ask for a port which they or their Services lack: the title of the
-    monitor, the port, and what has no such port."""
+    monitor, the port, and what has no such port. One of whose ports they have is for others, too."""
     whole = facts.whole
     makes_pods = any(word in target.name for word in _OPERATORS)
     for monitor in () if whole is None or makes_pods else _monitors(_OF_PODS, facts, whole):
@@ -39,9 +39,12 @@ def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[t
             continue
         if len(list(islice(workloads_of(selector, facts), 2))) != 1:
             continue
-        for each in monitor.spec.pod_metrics_endpoints:
-            asked = each.port or each.port_number or each.target_port or 0
-            if _is_lacking(asked, template):
+        ports = [
+            each.port or each.port_number or each.target_port or 0
+            for each in monitor.spec.pod_metrics_endpoints
+        ]
+        if all(_is_lacking(asked, template) for asked in ports):
+            for asked in ports:
                 yield f"PodMonitor {monitor.name}", asked, "container of these pods"
     own = [] if whole is None else list(selecting(template.typed.metadata.labels, facts))
     for monitor in _monitors(_OF_SERVICES, facts, whole) if whole is not None and own else ():
@@ -49,16 +52,20 @@ def unscraped(target: Target, template: PodTemplate, facts: Facts) -> Iterator[t
         if not services or not all(_is_in_front(each, target, template, facts) for each in services):
             continue
         names = {port.name for each in services for port in each.spec.ports}
+        lacking: list[tuple[int | str, str]] = []
         for each in monitor.spec.endpoints:
             if each.port and each.port not in names and not _is_added(each.port):
-                yield f"ServiceMonitor {monitor.name}", each.port, f"port of Service {services[0].name}"
+                lacking.append((each.port, f"port of Service {services[0].name}"))
             elif not each.port and _is_lacking(each.target_port or 0, template):
-                yield f"ServiceMonitor {monitor.name}", each.target_port or 0, "container of these pods"
+                lacking.append((each.target_port or 0, "container of these pods"))
+        if len(lacking) == len(monitor.spec.endpoints):
+            for asked, what in lacking:
+                yield f"ServiceMonitor {monitor.name}", asked, what
 
 
 def _monitors(kind: GroupKind, facts: Facts, whole: WholeObjects) -> Iterator[Monitor]:
     every = whole.cache.once_for((kind,), _every, whole, kind)
-    return (each for each in every if each.looks_in(facts.namespace))
+    return (each for each in every if each.looks_only_in(facts.namespace))
 
 
 def _every(whole: WholeObjects, kind: GroupKind) -> list[Monitor]:

@@ -33,8 +33,8 @@ class Monitor(Object):
 
     spec: MonitorSpec = MonitorSpec()
 
-    def looks_in(self, namespace: str) -> bool:
-        """Whether it looks in a namespace."""
+    def looks_only_in(self, namespace: str) -> bool:
+        """Whether it looks in a namespace, and in no other one."""
         chosen = self.spec.namespace_selector
         own = self.metadata.namespace or "default"
-        return chosen.any or namespace in (chosen.match_names or (own,))
+        return not chosen.any and set(chosen.match_names or (own,)) == {namespace}

@@ -122,6 +122,8 @@ def _by_label(target: Target, template: PodTemplate, facts: Facts) -> Findings:
 
 
 def _by_monitor(target: Target, template: PodTemplate, facts: Facts) -> Findings:
+    if _is_added_to(template):
+        return
     for monitor, port, what in islice(unscraped(target, template, facts), _MAX):
         form = "name" if isinstance(port, str) else "number"
         yield Finding(
