@@ -32,7 +32,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if server is None:
                 continue
             yield from _with_one_dash(server, template, container)
-            yield from _unexpanded(server, template, container)
+            yield from _unexpanded(server, target, template, container)
             yield from _beyond_accelerators(server, template, container, facts)
             if len(server.version) == 1:
                 continue  # one number is the year of a date
@@ -67,14 +67,19 @@ def _with_one_dash(server: Server, template: PodTemplate, container: Container) 
             )
 
 
-def _unexpanded(server: Server, template: PodTemplate, container: Container) -> Findings:
+def _unexpanded(server: Server, target: Target, template: PodTemplate, container: Container) -> Findings:
     """Values of options that are a variable of the container in the form that only a shell expands."""
     if container_command(template, container).scripts or not _runs_itself(server, container):
         return
     for name, value in flags_and_values(container.typed.argv):
         found = _VARIABLE.fullmatch(value)
         variable = found and (found[1] or found[2])
-        if found and variable in server.variables and server.preset.takes_value(name):
+        if (
+            found
+            and variable in server.variables
+            and server.preset.takes_value(name)
+            and not _is_template(target, container)
+        ):
             yield Finding(
                 template.at(container),
                 f"Container {container.name} gives {server.name} the text {found[0]} as {name}: Kubernetes "
@@ -103,6 +108,11 @@ def _beyond_accelerators(
                 f"{need.instead}.",
                 Certainty.LIKELY,
             )
+
+
+def _is_template(target: Target, container: Container) -> bool:
+    """Whether envsubst or Flux may replace `${NAME}` in the manifest, as other fields need it."""
+    return str(target.obj).count("${") > sum(word.count("${") for word in container.typed.argv)
 
 
 def _runs_itself(server: Server, container: Container) -> bool:
