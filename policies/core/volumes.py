@@ -81,7 +81,11 @@ def disk_of(claim: PersistentVolumeClaim, facts: Facts) -> Disk | None:
 
 
 def has_lost_and_found(claim: PersistentVolumeClaim, facts: Facts) -> bool:
-    """Whether the root of a claim's new volume contains a directory, as that of ext4 does."""
+    """Whether the root of a claim's new volume contains a directory, as that of ext4 does. A copy of a
+    snapshot or of another claim, and a volume that is there, contain the files of a store."""
+    spec = claim.spec
+    if spec.data_source or spec.data_source_ref or spec.volume_name or volume_of(claim, facts):
+        return False
     storage = class_of(claim, facts)
     if storage is None or disk_of(claim, facts) is None:
         return False

@@ -24,6 +24,20 @@ _FILE: Final = re.compile(r"(?:file:(?://)?)?(/[^?]+)(?:\?.*)?")
 """A file or a directory in the value of an option that is no address of SQLite."""
 _IN_MEMORY: Final = re.compile(r"sqlite(?:\+\w+)?://(?:/:memory:.*)?")
 """A database of SQLite in memory: https://docs.sqlalchemy.org/en/20/dialects/sqlite.html#connect-strings"""
+_PREPARING: Final = (
+    "lost",
+    "rm ",
+    "rmdir ",
+    "mv ",
+    "cp ",
+    "tar ",
+    "rsync ",
+    "basebackup",
+    "restore",
+    "initdb",
+    ".sh",
+)
+"""Words of the commands of init containers that leave an empty directory or a store. Others set owners."""
 _HINT: Final = "Mount a claim at this directory, or use a StatefulSet with volumeClaimTemplates."
 _HINT_OF_STATEFUL_SET: Final = "Use volumeClaimTemplates for this directory."
 
@@ -181,13 +195,20 @@ def _begins_with_a_directory(
         if each.mount_path.rstrip("/") == place.path and not (each.sub_path or each.sub_path_expr)
     }
     others = template.containers(Role.INIT) if root else ()
-    if not root or any("lost+found" in word for each in others for word in each.typed.argv):
+    if not root or any(_may_prepare(each, root) for each in others):
         return False
     own = target.read(StatefulSet).spec.volume_claim_templates if target.kind == STATEFUL_SET else ()
     volumes = template.typed.spec.volumes
     named = ((volumes[index].name, claim) for index, claim in known_claims(volumes, facts))
     claims = chain(((each.name, each) for each in own), named)
     return any(name in root and has_lost_and_found(claim, facts) for name, claim in claims)
+
+
+def _may_prepare(container: Container, root: Set[str]) -> bool:
+    """Whether an init container with one of the volumes may remove its directories, or write a store."""
+    mounted = any(each.name in root for each in container.typed.volume_mounts)
+    words = " ".join(container.typed.argv)
+    return mounted and (not words or any(program in words for program in _PREPARING))
 
 
 def _beside(

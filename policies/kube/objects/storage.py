@@ -9,6 +9,10 @@ from policies.kube.objects.placement import NodeSelector
 from policies.kube.objects.pods import ClaimResources
 
 
+class ClaimSource(Part):
+    """Only its presence counts."""
+
+
 class ClaimSpec(Part):
     access_modes: tuple[str, ...] = ()
     volume_name: str = ""
@@ -16,6 +20,8 @@ class ClaimSpec(Part):
     """An empty text means no class; None means the default class."""
     volume_mode: str = "Filesystem"
     resources: ClaimResources = ClaimResources()
+    data_source: ClaimSource | None = None
+    data_source_ref: ClaimSource | None = None
 
 
 class PersistentVolumeClaim(Object):
