@@ -19,6 +19,7 @@ class Misplaced(Model):
     at: str = Field(description="the path of the map with the settings")
     keys: tuple[str, ...] = Field(min_length=1, description="the settings")
     unless: tuple[str, ...] = Field((), description="other keys of the map with which they are read")
+    reads: str = Field("", description="the kind whose objects have the settings at the same path instead")
     why: str = Field(description="a sentence about what reads it instead, without its full stop")
     instead: str = Field(description="what to do")
     source: str = Field(description="the thread or code that shows it")
@@ -42,7 +43,7 @@ def misplaced_settings(target: Target, facts: Facts) -> Findings:
         other = known.named and _named(known, target, facts)
         for steps, found in maps_at(other or target.obj, known.at) if other or not known.named else ():
             key = next((each for each in known.keys if each in found), None)
-            if key is None or any(each in found for each in known.unless):
+            if key is None or any(each in found for each in known.unless) or _is_read(known, key, facts):
                 continue
             where = (
                 f"{known.named} {value_at(target.obj, known.name)} has {key}" if other else f"This is {key}"
@@ -52,6 +53,16 @@ def misplaced_settings(target: Target, facts: Facts) -> Findings:
                 f"{where}, but {known.why}.",
                 known.instead,
             )
+
+
+def _is_read(known: Misplaced, key: str, facts: Facts) -> bool:
+    """Whether an object of the namespace has the setting where it is read."""
+    objects = (
+        facts.whole.every(GroupKind.parse(known.reads), facts.namespace)
+        if facts.whole and known.reads
+        else ()
+    )
+    return any(key in found for each in objects for _, found in maps_at(each, known.at))
 
 
 def _named(known: Misplaced, target: Target, facts: Facts) -> Json | None:
