@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
 from policies.core.data import entries
+from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
 from policies.core.workloads import is_builtin
 from policies.kube.group_kinds import (
+    CLUSTER_ROLE,
     DAEMON_SET,
     MUTATING_POLICY,
     MUTATING_WEBHOOKS,
@@ -24,13 +26,14 @@ from policies.kube.group_kinds import (
 from policies.kube.images import image_matches
 from policies.kube.json import maps, strings, text
 from policies.kube.metadata import annotations_of
+from policies.kube.objects.rbac import ClusterRole
 from policies.kube.objects.webhooks import AdmissionPolicy, ServiceReference, Webhook, WebhookConfiguration
 from policies.webhooks.network_policies import hiding_policy
 from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
 
 _OWN: Final = "own"
 _CERTIFICATE: Final = GroupKind("cert-manager.io", "Certificate")
-_INJECTORS: Final = ("inject-ca", "cabundle")
+_INJECTORS: Final = ("inject-", "cabundle")
 """Parts of annotations with which a controller writes the authority."""
 _PLACEHOLDER: Final = ServiceReference(namespace="system", name="webhook-service")
 """The Service in the manifests that Kubebuilder generates, before kustomize sets its name."""
@@ -151,6 +154,8 @@ def _untrusted(
         any(part in key for part in _INJECTORS) for each in versions for key in annotations_of(each)
     ):
         return
+    if _has_own_injector(target.kind, whole):
+        return
     name = f"{service.name}.{service.namespace}.svc"
     for certificate in whole.every(_CERTIFICATE, service.namespace):
         if name in strings(certificate, "spec", "dnsNames"):
@@ -164,6 +169,16 @@ def _untrusted(
                 Certainty.LIKELY,
             )
             return
+
+
+def _has_own_injector(kind: GroupKind, whole: WholeObjects) -> bool:
+    """Whether a program of the set may write the authority."""
+    return any(
+        rule.allows(verb, kind.group, kind.resource)
+        for role in whole.typed(CLUSTER_ROLE, None, ClusterRole)
+        for rule in role.rules
+        for verb in ("patch", "update")
+    )
 
 
 def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
