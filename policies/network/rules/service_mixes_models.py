@@ -57,13 +57,13 @@ def _of_operators(target: Target, template: PodTemplate, facts: Facts) -> Findin
     own = text(target.obj, "metadata", "namespace")
     if own in _OPEN or not _SCAFFOLD.items() <= template.typed.metadata.labels.items():
         return
-    images = {repository_and_tag(each.image)[0] for each in template.containers(Role.MAIN)}
+    images = {_program(each.image) for each in template.containers(Role.MAIN)}
     for service in selecting(template.typed.metadata.labels, facts):
         if service.spec.selector != _SCAFFOLD or service.spec.cluster_ip == "None":
             continue
         for obj, other in workloads_of(LabelSelector(match_labels=_SCAFFOLD), facts):
             pod = facts.view(mapping(obj, "spec", "template"))
-            theirs = {repository_and_tag(each.image)[0] for each in pod.containers if each.role is Role.MAIN}
+            theirs = {_program(each.image) for each in pod.containers if each.role is Role.MAIN}
             if images.isdisjoint(theirs) and minimum_of(other, facts) and target.replicas:
                 yield Finding(
                     f"{template.metadata_path}.labels",
@@ -74,6 +74,11 @@ def _of_operators(target: Target, template: PodTemplate, facts: Facts) -> Findin
                     Certainty.LIKELY,
                 )
                 return
+
+
+def _program(image: str) -> str:
+    """The end of an image's path, which mirrors keep."""
+    return "/".join(repository_and_tag(image)[0].split("/")[-2:])
 
 
 def _services(target: Target, labels: Mapping[str, str], facts: Facts) -> Iterator[Service]:
