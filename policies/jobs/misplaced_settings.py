@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, Target
+from policies.core.facts import WholeObjects
 from policies.core.settings import Field, Model
 from policies.kube.field_paths import field_path, maps_at, value_at
 from policies.kube.group_kinds import GroupKind
@@ -57,12 +58,15 @@ def misplaced_settings(target: Target, facts: Facts) -> Findings:
 
 def _is_read(known: Misplaced, key: str, facts: Facts) -> bool:
     """Whether an object of the namespace has the setting where it is read."""
-    objects = (
-        facts.whole.every(GroupKind.parse(known.reads), facts.namespace)
-        if facts.whole and known.reads
-        else ()
-    )
-    return any(key in found for each in objects for _, found in maps_at(each, known.at))
+    whole, place = facts.whole, (known.reads, known.at, facts.namespace)
+    if whole is None or not known.reads:
+        return False
+    return key in whole.cache.once_for(place, _settings_of, known, facts.namespace, whole)
+
+
+def _settings_of(known: Misplaced, namespace: str, whole: WholeObjects) -> frozenset[str]:
+    objects = whole.every(GroupKind.parse(known.reads), namespace)
+    return frozenset(key for each in objects for _, found in maps_at(each, known.at) for key in found)
 
 
 def _named(known: Misplaced, target: Target, facts: Facts) -> Json | None:

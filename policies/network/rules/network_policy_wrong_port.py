@@ -143,6 +143,7 @@ def _at_client(
     restricting = [
         (each, each.spec.egress) for each in policies if "Egress" in each.spec.types and each.spec.egress
     ]
+    wrong: dict[tuple[int, int], NetworkPolicy | None] = {}
     for container in template.containers() if restricting else ():
         for name, namespace, number in _asked(container, facts.namespace):
             obj = cluster.named(SERVICE, namespace, name)
@@ -151,7 +152,9 @@ def _at_client(
                 sent = port.target_port if isinstance(port.target_port, int) else None
                 if service is None or sent is None or port.port != number:
                     continue
-                if (policy := _wrong(port, sent, restricting)) is not None:
+                if (number, sent) not in wrong:
+                    wrong[number, sent] = _wrong(port, sent, restricting)
+                if (policy := wrong[number, sent]) is not None:
                     yield _finding(template, container, policy, service, port, sent)
 
 
@@ -192,6 +195,7 @@ def _shut_out(
     account = spec.service_account_name or ("default" if own.labels.complete else "")
     egress = [each.spec.egress for each in selecting_policies if "Egress" in each.spec.types]
     outgoing = tuple(chain.from_iterable(egress))
+    allowing: dict[tuple[int, int], list[NetworkPolicyEgressRule]] = {}
     has_aims = any(not any(map(port.may_include, _DNS)) for rule in outgoing for port in rule.ports)
     for container in template.containers():
         if any(each.name.lower() in _PROXIES for each in container.typed.env):
@@ -218,12 +222,9 @@ def _shut_out(
                 continue
             asked = _pods(_Labels(service.spec.selector, complete=False), namespace, cluster)
             said = f"to port {sent} of the pods of Service {name}, which container {container.name} asks"
-            ports = (sent, number, *TUNNELS)
-            if has_aims and not any(
-                each.may_include(port) and asked.may_be(each.to, own.namespace)
-                for each in chain(outgoing, _outgoing(own, cluster))
-                for port in ports
-            ):
+            if has_aims and (sent, number) not in allowing:
+                allowing[sent, number] = list(_outgoing(own, (sent, number, *TUNNELS), cluster))
+            if has_aims and not any(asked.may_be(each.to, own.namespace) for each in allowing[sent, number]):
                 yield Finding(
                     template.at(container),
                     f"NetworkPolicies allow some requests of these pods, but none {said}. Each of these "
@@ -247,11 +248,12 @@ def _shut_out(
                 )
 
 
-def _outgoing(own: _Pods, cluster: WholeObjects) -> Iterator[NetworkPolicyEgressRule]:
-    """The rules for outgoing connections of all policies that may select these pods."""
+def _outgoing(own: _Pods, ports: Sequence[int], cluster: WholeObjects) -> Iterator[NetworkPolicyEgressRule]:
+    """The rules for outgoing connections of all policies that may select these pods, if they may be about
+    one of the ports."""
     for each in chain.from_iterable(_policies_of(own.namespace, cluster).values()):
         if "Egress" in each.spec.types and own.labels.may_match(each.spec.pod_selector):
-            yield from each.spec.egress
+            yield from (rule for rule in each.spec.egress if any(map(rule.may_include, ports)))
 
 
 def _closed(own: _Pods, asked: _Pods, sent: int, cluster: WholeObjects) -> NetworkPolicy | None:

@@ -154,21 +154,27 @@ def _untrusted(
         any(part in key for part in _INJECTORS) for each in versions for key in annotations_of(each)
     ):
         return
-    if _has_own_injector(target.kind, whole):
-        return
-    name = f"{service.name}.{service.namespace}.svc"
-    for certificate in whole.every(_CERTIFICATE, service.namespace):
-        if name in strings(certificate, "spec", "dnsNames"):
-            own = text(certificate, "metadata", "name")
-            yield Finding(
-                f"webhooks[{index}].clientConfig",
-                f"Certificate {own} of cert-manager is for Service {service.name}, and this configuration "
-                "has neither a caBundle nor the annotation with which cert-manager writes one. The API "
-                "server doesn't trust the webhook, which fails closed.",
-                f"Add the annotation cert-manager.io/inject-ca-from: {service.namespace}/{own}.",
-                Certainty.LIKELY,
-            )
-            return
+    own = whole.cache.once_for("certificates", _certificates, whole).get(
+        (service.namespace, f"{service.name}.{service.namespace}.svc")
+    )
+    if own is not None and not whole.cache.once_for(target.kind, _has_own_injector, target.kind, whole):
+        yield Finding(
+            f"webhooks[{index}].clientConfig",
+            f"Certificate {own} of cert-manager is for Service {service.name}, and this configuration "
+            "has neither a caBundle nor the annotation with which cert-manager writes one. The API "
+            "server doesn't trust the webhook, which fails closed.",
+            f"Add the annotation cert-manager.io/inject-ca-from: {service.namespace}/{own}.",
+            Certainty.LIKELY,
+        )
+
+
+def _certificates(whole: WholeObjects) -> dict[tuple[str, str], str]:
+    """The names of cert-manager's certificates by their namespaces and hosts."""
+    return {
+        (text(each, "metadata", "namespace") or "default", host): text(each, "metadata", "name")
+        for each in whole.every(_CERTIFICATE, None)
+        for host in strings(each, "spec", "dnsNames")
+    }
 
 
 def _has_own_injector(kind: GroupKind, whole: WholeObjects) -> bool:
