@@ -23,7 +23,6 @@ from policies.kube.objects.jobs import Job, JobSet
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
-from policies.probes.server_facts import PeerAddress
 from policies.probes.serving import recognised
 
 _DIGITS: Final = 6
@@ -105,7 +104,9 @@ def _of_server(template: PodTemplate, container: Container, facts: Facts) -> Fin
     wanted = server.options.value(known.flags) or ""
     if not value or not any(text in wanted for text in known.texts):
         return
-    if reach_of(value.strip("[]")) is Reach.LOCAL and not _has_another(known, template, container, facts):
+    if reach_of(value.strip("[]")) is Reach.LOCAL and not _has_another(
+        known.flags, template, container, facts
+    ):
         yield Finding(
             template.at(container),
             f"Container {container.name} tells {server.name} in other pods to ask {value} {known.what}, and "
@@ -115,10 +116,10 @@ def _of_server(template: PodTemplate, container: Container, facts: Facts) -> Fin
         )
 
 
-def _has_another(known: PeerAddress, template: PodTemplate, container: Container, facts: Facts) -> bool:
+def _has_another(flags: tuple[str, ...], template: PodTemplate, container: Container, facts: Facts) -> bool:
     """Whether the pod has another server, which may be the one that asks, in the same container or not."""
     words = " ".join(container.typed.argv)
-    if any(words.count(flag) > 1 for flag in known.flags):
+    if any(words.count(flag) > 1 for flag in flags):
         return True
     others = (each for each in template.containers(Role.MAIN) if each is not container)
     return any(recognised(each, facts) is not None for each in others)
