@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from policies.core.autoscalers import MAKERS
+from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, appended, replaced
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
@@ -112,3 +114,17 @@ def test_null_is_no_value() -> None:
     assert replaced({"metadata": None}, ("metadata", "a"), 1) == {"metadata": {"a": 1}}
     assert appended({"volumes": None}, ("volumes",), 1) == {"volumes": [1]}
     assert replaced({"n": 1}, ("n",), 2.5) == {"n": 2.5}
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=str)
+@pytest.mark.parametrize("junk", JUNK, ids=repr)
+def test_autoscalers_of_wrong_types_make_no_rule_fail(kind: GroupKind, junk: Any) -> None:
+    """Such as AIBrix's: their types are known, so the review says once that they can't be read."""
+    obj = {
+        "apiVersion": f"{kind.group}/v1alpha1",
+        "kind": kind.kind,
+        "metadata": {"name": "llm"},
+        "spec": {"scaleTargetRef": {"name": junk}},
+    }
+    cluster = ManifestCluster([obj], whole=True)
+    assert decided(Document("case", 0, obj), obj, cluster).crashes == ()

@@ -62,6 +62,7 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.JOB_SET: JobSet,
         gk.AUTOSCALER: HorizontalPodAutoscaler,
         gk.DISRUPTION_BUDGET: PodDisruptionBudget,
+        gk.POD_AUTOSCALER: HorizontalPodAutoscaler,
         gk.SCALED_OBJECT: ScaledObject,
         gk.SCALED_JOB: ScaledJob,
         gk.LEADER_WORKER_SET: LeaderWorkerSet,

@@ -36,6 +36,8 @@ def check(target: Target, facts: Facts) -> Findings:
     if not target.templates or (len(target.templates) > 1 and not leads):
         return
     template = target.templates[0]
+    if not template.containers():
+        return
     if not leads:  # the Service may select pods of other LeaderWorkerSets, which have the port
         yield from _by_name(target, template, facts)
         yield from _by_route(target, template, facts)
