@@ -14,18 +14,67 @@ from typing import Final
 from msgspec import Struct
 
 from policies.commands.model import BudgetSpent, StepBudget
-from policies.commands.programs import SHELLS, shell_operands
+from policies.commands.programs import DECLARING, DOWNLOADERS, SHELLS, shell_operands
 from policies.commands.shell import ShellError, parse
 from policies.commands.syntax import Command, Item, Literal, Redirected, Script, Simple, Word
 from policies.commands.wrappers import unwrap
 
-_HANDLED: Final = re.compile(r"\$\?|PIPESTATUS|\b(?:trap|wait|mkfifo)\b|set \+")
-"""Signs of a script that looks at exit codes itself."""
-_ERREXIT: Final = re.compile(r"-[a-df-zA-Z]*e[a-zA-Z]*|errexit")
+_HANDLED: Final = re.compile(
+    r"\$\?|pipestatus|\b(?:trap|wait|mkfifo|eval|shellopts)\b|set \+|set [\"']?\$|(?<!\S)!\s",
+    re.IGNORECASE,
+)
+"""Signs of a script that looks at exit codes itself, or gets its options from elsewhere."""
+_READS: Final = re.compile(r"(?:^|[\s;&({])(?:\.|source) ([^\s;&|)]+)")
+"""A file with options or functions."""
+_ACTIVATES: Final = "/activate"
+"""The end of a file that only sets variables, those of a Python environment."""
+_PIPEFAIL: Final = re.compile(r"pipe_?fail", re.IGNORECASE)
+"""Wherever it is: in a branch, a function, or as an option of `shopt`."""
+_ERREXIT: Final = re.compile(r"-[a-df-zA-Z]*e[a-zA-Z]*|err_?exit|ERR_?EXIT")
+_SET: Final = re.compile(r"\bset ([^\n;&|]*)")
 _PASSES: Final = frozenset({"true", ":", "echo", "printf", "sleep", "date"})
 """Programs that succeed in any case."""
 _CHECKS: Final = frozenset({"test", "[", "grep", "exit", "return", "false", "kill"})
 """Programs by which a script may fail for another reason than its own work."""
+_TIDIES: Final = frozenset(
+    {"cd", "chmod", "chown", "du", "find", "mkdir", "rm", "set", "sync", "touch", "umask"}
+)
+"""Programs that succeed whatever a file contains, and don't look for a result."""
+_MOVES: Final = DOWNLOADERS | {
+    "az",
+    "cp",
+    "curl",
+    "gcloud",
+    "ln",
+    "ls",
+    "mv",
+    "rclone",
+    "rsync",
+    "s3cmd",
+    "scp",
+}
+"""Programs that succeed if a file exists, whatever it contains."""
+_TAKES_ALL: Final = (
+    _MOVES
+    | {
+        "age",
+        "base64",
+        "bzip2",
+        "cat",
+        "cut",
+        "dd",
+        "gpg",
+        "gzip",
+        "head",
+        "logger",
+        "lz4",
+        "lzop",
+        "mbuffer",
+    }
+    | {"mysql", "openssl", "pigz", "psql", "pv", "rotatelogs", "sed", "sha256sum", "sort", "split", "ssh"}
+    | {"tail", "tee", "tr", "ts", "uniq", "wc", "xz", "zip", "zstd"}
+)
+"""Programs that succeed with the input that they got, also with none."""
 
 
 class Unseen(Struct, frozen=True):
@@ -43,30 +92,41 @@ def unseen(argv: Sequence[str]) -> Iterator[Unseen]:
     if not argv or argv[0].rpartition("/")[2] not in SHELLS:
         return
     has_script, operands = shell_operands(argv[1:])
-    if not has_script or not operands or _HANDLED.search(operands[0]):
+    text = "".join(operands[:1])
+    if not has_script or _HANDLED.search(text):
+        return
+    if not all(file.endswith(_ACTIVATES) for file in _READS.findall(text)):
         return
     try:
-        script = parse(operands[0], StepBudget())
+        script = parse(text, StepBudget())
     except (ShellError, BudgetSpent):
         return
-    options = list(argv[1 : argv.index(operands[0])])
-    yield from _of_script(script, options)
+    options = argv[1 : argv.index(text)]
+    set_inside = [word for words in _SET.findall(text) for word in words.split()]
+    stops = any(map(_ERREXIT.fullmatch, (*options, *set_inside)))
+    piped = not any(map(_PIPEFAIL.search, (*options, text)))
+    yield from _of_script(script, piped=piped, stops=stops)
 
 
-def _of_script(script: Script, options: list[str]) -> Iterator[Unseen]:
+def _of_script(script: Script, *, piped: bool, stops: bool) -> Iterator[Unseen]:
+    """`piped`: a pipeline hides exit codes. `stops`: a failure ends the script."""
     for at, item in enumerate(script.items):
         commands = [_words(each) for each in item.pipeline.commands]
-        if commands[0][:1] == ["set"]:
-            options += commands[0][1:]
         after = script.items[at + 1 :]
         if item.background or not all(map(_is_harmless, after)):
             continue
-        if "pipefail" not in " ".join(options):
+        last = item.pipeline.commands[-1]
+        written = _written(last)
+        if (
+            piped
+            and "".join(commands[-1][:1]) in _TAKES_ALL
+            and all(_passes_on(each, written) for each in after)
+        ):
             for words, following in pairwise(commands):
                 if words and following:
                     yield Unseen(tuple(words), following[0], in_pipe=True)
         own = commands[-1] and commands[-1][0] not in _CHECKS
-        if own and (by := _passing(after, stops=any(map(_ERREXIT.fullmatch, options)))):
+        if own and (by := _passing(after, stops=stops)):
             yield Unseen(tuple(commands[-1]), by, in_pipe=False)
 
 
@@ -76,6 +136,22 @@ def _is_harmless(item: Item) -> bool:
         return False
     words = _words(item.pipeline.commands[-1])
     return bool(words) and (words == ["exit", "0"] or words[0] not in _CHECKS)
+
+
+def _passes_on(item: Item, written: frozenset[str]) -> bool:
+    """Whether an item succeeds whatever the files contain that a pipeline has written."""
+    words = _words(item.pipeline.commands[-1])
+    if words == ["exit", "0"] or words[0] in _PASSES | _TIDIES | DECLARING:
+        return True
+    return words[0] in _MOVES and not written.isdisjoint(words)
+
+
+def _written(command: Command) -> frozenset[str]:
+    """The files that the last command of a pipeline writes, as words."""
+    redirects = command.redirects if isinstance(command, Simple | Redirected) else ()
+    files = {_text(each.target) for each in redirects if each.operator in (">", ">>", ">|")}
+    words = _words(command)
+    return frozenset(files | set(words[1:] if words[:1] == ["tee"] else ()))
 
 
 def _passing(after: Sequence[Item], *, stops: bool) -> str:

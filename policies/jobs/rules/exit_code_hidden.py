@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,6 +20,11 @@ from policies.kube.pods import Container, Role
 
 _SHOWN: Final = 2
 """Words of a command."""
+_ONLY_SHOWS: Final = re.compile(r"--(?:version|help|usage|dry[-_]?run|print\b|print[-_]|show)|-[V?]$")
+"""Options of a program that does not do its work."""
+_SHELLS_OWN: Final = ("BASH_ENV", "ENV", "SHELLOPTS")
+"""Variables with options for a shell, or with a file of them."""
+_OPTIONS: Final = re.compile(r"pipe_?fail|err_?exit|SHELLOPTS|(?<!\S)-[a-df-zA-Z]*e[a-zA-Z]*(?!\S)")
 
 
 class BackupProgram(Model):
@@ -55,12 +61,18 @@ def check(target: Target, facts: Facts) -> Findings:
 
 
 def _matters(found: Unseen) -> bool:
+    if any(map(_ONLY_SHOWS.match, found.words)):
+        return False
     return posixpath.basename(found.words[0]) in _backups() or is_training(found.words)
 
 
 def _unseen(template: PodTemplate, container: Container, facts: Facts) -> Iterator[Unseen]:
     """The unseen exit codes in a container's script, or in that which it runs from a ConfigMap."""
+    if any(each.name in _SHELLS_OWN for each in container.typed.env):
+        return
     yield from unseen(container.typed.argv)
+    if any(map(_OPTIONS.search, container.typed.argv)):
+        return  # of a shell that runs the file
     for command in container_command(template, container).commands[-1:]:
         is_shell = command.name in SHELLS
         text = _from_config_map("".join(command.argv[is_shell : is_shell + 1]), template, container, facts)
@@ -83,7 +95,8 @@ def _from_config_map(file: str, template: PodTemplate, container: Container, fac
         if volume.name == mount.name and source is not None:
             found = facts.whole.named(CONFIG_MAP, facts.namespace, source.name)
             known = None if found is None else readable(found, ConfigMap)
-            return "" if known is None else known.data.get(name, "")
+            keys = {each.path: each.key for each in source.items} or {name: name}
+            return "" if known is None else known.data.get(keys.get(name, ""), "")
     return ""
 
 
