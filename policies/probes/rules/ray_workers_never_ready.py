@@ -9,36 +9,35 @@ ray-operator/controllers/ray/rayservice_controller.go of 1.1 to 1.7.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.ray_pods import SERVE_PORT, SERVE_PORT_NAME
 from policies.kube.group_kinds import RAY_SERVICE
+from policies.kube.json import integer, mapping, maps
 from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.ray import RayClusterSpec, RayService, RayServiceSpec, WorkerGroupSpec
 from policies.kube.pods import Role, port_number
 from policies.kube.quantities import parse_quantity, whole_number
+from policies.kube.yaml_text import EMBEDDED, BadDocument, load_all
 from policies.probes.probe import READINESS, STARTUP, ContainerProbe, probes
 
 _WITHOUT_PROXIES: Final = ("HeadOnly", "Disabled")
 _OPTIONS: Final = {"num_cpus": "CPUs", "num_gpus": "GPUs"}
 _NUMBER: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})?", re.ASCII)
-_ASKED: Final = re.compile(
-    r"\b(num_cpus|num_gpus)[\"']?:[ \t]*[\"']?([0-9]{1,4}(?:\.[0-9]{1,4})?)(?![\w.])", re.ASCII
-)
-_REPLICAS: Final = re.compile(r"\bnum_replicas[\"']?:[ \t]*([0-9]{1,4})\b", re.ASCII)
-_NAME: Final = re.compile(r"\bname[\"']?:")
-_OUTSIDE: Final = -1
+_MAX_CONFIG: Final = 32 * 1024
+"""Characters of a config of Serve whose deployments are read."""
 _PORT: Final = re.compile(r"(?:^|[{,\s])port:[ \t]*([0-9]{1,5})\b")
 
 
 def check(target: Target, facts: Facts) -> Findings:
     spec = target.read(RayService).spec
-    yield from list(_too_large(target, spec)) or _too_many(target, spec)
+    every = list(_deployments(spec.serve_config_v2))
+    yield from list(_too_large(target, spec, every)) or _too_many(target, spec, every)
     place = _proxy_location(spec.serve_config_v2)
     port = _port(spec.serve_config_v2)
     groups = spec.ray_cluster_config.worker_group_specs
@@ -105,11 +104,18 @@ _ALTERNATIVE: Final = re.compile(r"\|\||[;\n]|\bif\b")
 """Of a command that may succeed without one of its parts."""
 
 
-def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
+class _Deployment(Struct, frozen=True):
+    """A deployment in a config of Serve."""
+
+    replicas: int
+    asked: Mapping[str, Decimal]
+    """The options of one replica."""
+
+
+def _too_large(target: Target, spec: RayServiceSpec, every: Sequence[_Deployment]) -> Findings:
     """A replica, which runs in one pod, that asks for more than each pod tells Ray that it has."""
-    every = _deployments(spec.serve_config_v2)
     for option, resource in _OPTIONS.items():
-        asked = max(each.asked.get(option, Decimal(0)) for each in every)
+        asked = max((each.asked[option] for each in every if each.replicas), default=0)
         if not asked:
             continue
         known = [_told(template, spec, option) for template in target.templates]
@@ -126,11 +132,11 @@ def _too_large(target: Target, spec: RayServiceSpec) -> Findings:
             )
 
 
-def _too_many(target: Target, spec: RayServiceSpec) -> Findings:
+def _too_many(target: Target, spec: RayServiceSpec, every: Sequence[_Deployment]) -> Findings:
     """Replicas that together ask for more than all pods of the cluster tell Ray that they have."""
-    cluster, every = spec.ray_cluster_config, _deployments(spec.serve_config_v2)
+    cluster = spec.ray_cluster_config
     for option, resource in _OPTIONS.items():
-        asked = sum(each.replicas * each.asked.get(option, Decimal(0)) for each in every)
+        asked = sum(each.replicas * each.asked[option] for each in every)
         most = Decimal(0)
         if not asked or not target.templates:
             continue
@@ -163,42 +169,23 @@ def _most_pods(template: PodTemplate, cluster: RayClusterSpec) -> int | None:
     return max(most, group.min_replicas) * max(1, group.num_of_hosts)
 
 
-class _Deployment(Struct):
-    """An item of a list in a config of Serve, as far as it was read."""
-
-    depth: int = _OUTSIDE
-    replicas: int = 1
-    asked: dict[str, Decimal] = field(default_factory=dict)
-    """The options in its `ray_actor_options`."""
-
-
-def _deployments(config: str) -> list[_Deployment]:
-    """The deployments of a config of Serve, and the other items of its lists."""
-    around = [_Deployment()]
-    every, inside = list(around), _OUTSIDE
-    for line in config.splitlines():
-        text = line.partition("#")[0]
-        bare = text.lstrip(" ")
-        if not bare:
-            continue
-        depth, dash = len(text) - len(text.lstrip(" -")), len(text) - len(bare)
-        while dash <= around[-1].depth:
-            around.pop()
-        if bare.startswith("-"):
-            around.append(_Deployment(dash))
-            every.append(around[-1])
-        if inside != _OUTSIDE and depth <= inside:
-            inside = _OUTSIDE
-        found = _REPLICAS.search(text)
-        if found and len(_NAME.findall(text)) < 2:  # else it is not known whose number it is
-            around[-1].replicas = int(found[1])
-        key, has_options, rest = text.partition("ray_actor_options:")
-        if has_options:
-            inside, text = len(key), rest
-        for each in _ASKED.finditer(text) if inside != _OUTSIDE else ():
-            before = around[-1].asked.get(each[1], Decimal(0))
-            around[-1].asked[each[1]] = max(before, Decimal(each[2]))
-    return every
+def _deployments(config: str) -> Iterator[_Deployment]:
+    """The deployments of a config of Serve; none if it can't be read, or is long."""
+    try:
+        found = list(load_all(config, EMBEDDED, [])) if len(config) <= _MAX_CONFIG else []
+    except BadDocument:
+        return
+    for application in maps(found[0], "applications") if found and isinstance(found[0], dict) else ():
+        for each in maps(application, "deployments"):
+            options = mapping(each, "ray_actor_options")
+            numbers = {option: f"{options.get(option, 0)}" for option in _OPTIONS}
+            yield _Deployment(
+                integer(each, "num_replicas", default=1),
+                {
+                    name: Decimal(number if _NUMBER.fullmatch(number) else 0)
+                    for name, number in numbers.items()
+                },
+            )
 
 
 def _told(template: PodTemplate, spec: RayServiceSpec, option: str) -> Decimal | None:
@@ -223,6 +210,8 @@ def _told(template: PodTemplate, spec: RayServiceSpec, option: str) -> Decimal |
     if resources.claims:
         return None
     gpus = [value for name, value in resources.limits.items() if name.endswith("gpu") or ".com/mig-" in name]
+    if not gpus and (template.typed.spec.runtime_class_name or any("/" in name for name in resources.limits)):
+        return None  # Ray counts the devices that it finds
     return max(filter(None, map(_rounded_up, gpus)), default=Decimal(0))
 
 
