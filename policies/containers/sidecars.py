@@ -29,9 +29,9 @@ class SidecarProgram(Model):
         """Whether a container has an option or a variable with which it ends, or may have one."""
         typed = container.typed
         names = {each.name for each in typed.env} | {word.partition("=")[0] for word in typed.argv}
-        return bool(self.ends_with) and (
-            bool(typed.command or typed.env_from) or not names.isdisjoint(self.ends_with)
-        )
+        is_operand = any(not word.startswith("-") for word in typed.argv[:1])
+        unknown = typed.command or typed.env_from or is_operand or any(word[:1] == "$" for word in typed.argv)
+        return bool(self.ends_with) and (bool(unknown) or not names.isdisjoint(self.ends_with))
 
 
 PULLER: Final = "chassis-puller"

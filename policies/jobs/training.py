@@ -201,6 +201,19 @@ def launcher_of(words: tuple[str, ...]) -> str:
     return _launcher_and_arguments(words)[0]
 
 
+def options_of_launcher(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a launcher before the program that it starts."""
+    _, arguments = _launcher_and_arguments(words)
+    for at, (before, word) in enumerate(pairwise(("", *arguments))):
+        is_value = before.startswith("-") and "=" not in before and before not in _WITHOUT_VALUE
+        if word in ("-m", "--module") or word.endswith(".py") or not (word.startswith("-") or is_value):
+            return arguments[:at]
+    return arguments
+
+
+_WITHOUT_VALUE: Final = ("--no-python", "--no_python", "--run-path", "--run_path", "--standalone")
+
+
 def _launched(words: tuple[str, ...]) -> str | None:
     """What the launcher of a command starts: a script, a module, or itself if it only trains. None without a
     launcher, empty if it is unknown."""

@@ -19,10 +19,10 @@ from policies.kube.group_kinds import (
     ROLE_BINDING,
     SERVICE_ACCOUNT,
 )
-from policies.kube.json import text
-from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding, Subject
+from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding, ServiceAccount, Subject
 from policies.kube.objects.reading import readable
-from policies.relations.rights import Right
+from policies.relations.rights import Right, is_for_another_api
 
 _ALL_ACCOUNTS: Final = "system:"
 
@@ -44,6 +44,19 @@ def account_of(name: str, namespace: str, at: str, cluster: WholeObjects) -> Acc
             known = known and role is not None
             roles += [role] if role is not None else []
     return Account(tuple(roles), known)
+
+
+def has_token(pod: PodSpec, namespace: str, cluster: WholeObjects) -> bool:
+    """Whether the containers of a pod get the token of its account."""
+    if pod.automount_service_account_token is not None:
+        return pod.automount_service_account_token
+    account = _own(pod.own_account or "default", namespace, cluster)
+    return account is None or account.automount_service_account_token
+
+
+def _own(account: str, namespace: str, cluster: WholeObjects) -> ServiceAccount | None:
+    found = cluster.named(SERVICE_ACCOUNT, namespace, account)
+    return None if found is None else readable(found, ServiceAccount)
 
 
 def unused_accounts(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
@@ -97,24 +110,27 @@ def _is_account(subject: Subject, binding: RoleBinding, name: str, namespace: st
     return subject.name == name and ("" in (namespace, of := _place(binding, subject)) or of == namespace)
 
 
-def lost_rights(account: str, namespace: str, cluster: WholeObjects) -> str:
-    """Why the binding that is meant for a ServiceAccount gives it nothing, as a sentence; empty if it may get
-    rights, or if none is."""
-    own = cluster.named(SERVICE_ACCOUNT, namespace, account)
-    subjects = [(each, subject) for each in _bindings(None, cluster) for subject in each.subjects]
-    if own is None or any(subject.name.startswith(_ALL_ACCOUNTS) for _, subject in subjects):
+def lost_rights(pod: PodSpec, namespace: str, cluster: WholeObjects) -> str:
+    """Why the binding that is meant for a pod's own ServiceAccount gives it nothing, as a sentence; empty if
+    it may get rights, if none is, or if the pod may need none."""
+    account = pod.own_account
+    own = _own(account, namespace, cluster)
+    if own is None or not has_token(pod, namespace, cluster) or is_for_another_api(own.metadata.annotations):
         return ""
-    named = [(each, subject) for each, subject in subjects if subject.name == account]
+    subjects = [(each, subject) for each in _bindings(None, cluster) for subject in each.subjects]
+    if any(subject.name.startswith(_ALL_ACCOUNTS) for _, subject in subjects):
+        return ""
+    named = [
+        (each, subject)
+        for each, subject in subjects
+        if (subject.kind, subject.name) == (SERVICE_ACCOUNT.kind, account)
+    ]
     bound = [each for each, subject in named if _place(each, subject) in ("", namespace)]
     if bound:
         return _without_role(bound[0], namespace, cluster) if len(bound) == 1 else ""
     others = {_place(each, subject) for each, subject in named}
     other = min(others, default="")
-    if (
-        len(others) != 1
-        or not text(own, "metadata", "namespace")
-        or cluster.named(SERVICE_ACCOUNT, other, account)
-    ):
+    if len(others) != 1 or not own.metadata.namespace or cluster.named(SERVICE_ACCOUNT, other, account):
         return ""
     binding = named[0][0]
     return (

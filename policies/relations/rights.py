@@ -5,7 +5,7 @@ The table is `rights.yaml`; a server's own requests are a fact of its preset (`r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Final
 
@@ -16,6 +16,7 @@ from policies.commands.clients import clients
 from policies.commands.options import parse_options
 from policies.core import data
 from policies.core.settings import Field, Model
+from policies.kube.objects.pods import ContainerSpec
 from policies.kube.objects.rbac import Role
 
 _CLIENT: Final = "kubectl"
@@ -39,6 +40,9 @@ class Rights(Model):
     requests: tuple[Request, ...]
     resources: Mapping[str, tuple[str, ...]]
     credentials: tuple[str, ...]
+    other_access: tuple[str, ...]
+    unsent: tuple[str, ...]
+    identities: tuple[str, ...]
 
 
 @data.table
@@ -91,7 +95,7 @@ def rights_of(command: Command) -> list[Right]:
     if any(name in known.credentials for name, _ in command.variables):
         return []
     parsed = parse_options(command.argv[1:], clients()[_CLIENT].syntax)
-    if parsed.has(*known.credentials, *_EVERYWHERE) or parsed.ambiguous:
+    if parsed.has(*known.credentials, *known.unsent, *_EVERYWHERE) or parsed.ambiguous:
         return []
     namespace = parsed.value(_NAMESPACE)
     for request in known.requests:
@@ -110,9 +114,20 @@ def rights_of(command: Command) -> list[Right]:
     return []
 
 
-def uses_other_credentials(variables: Iterator[str]) -> bool:
-    """Whether a container has a variable by which clients use another account."""
-    return any(name in _rights().credentials for name in variables)
+def may_use_other_credentials(container: ContainerSpec) -> bool:
+    """Whether clients in a container may use another account, or first ask what theirs may do."""
+    known = _rights()
+    paths = (each.mount_path for each in container.volume_mounts)
+    return (
+        bool(container.env_from)
+        or any(each.name in known.credentials for each in container.env)
+        or any(sign in word.lower() for word in (*container.argv, *paths) for sign in known.other_access)
+    )
+
+
+def is_for_another_api(annotations: Iterable[str]) -> bool:
+    """Whether a ServiceAccount has an identity of a cloud, by the keys of its annotations."""
+    return any(key in _rights().identities for key in annotations)
 
 
 def _resource(operands: list[str]) -> str:

@@ -3,8 +3,6 @@ before they have saved."""
 
 from __future__ import annotations
 
-from itertools import chain
-
 from policies.containers.commands import container_command
 from policies.containers.programs import option
 from policies.core import data
@@ -14,7 +12,7 @@ from policies.core.spot_nodes import SpotNodes, spot_nodes_of
 from policies.disruption.disruption_guard import EXIT
 from policies.disruption.disruption_guard_settings import DisruptionGuard
 from policies.disruption.drains import DrainTime, drain_of, only_sleeps, pre_stop_sleep
-from policies.jobs.training import launcher_of
+from policies.jobs.training import launcher_of, options_of_launcher
 from policies.kube.objects.pods import DEFAULT_GRACE
 from policies.kube.pods import Container, Role
 from policies.kube.quantities import whole_number
@@ -122,13 +120,17 @@ def _lost_checkpoint(template: PodTemplate, spot: SpotNodes | None) -> Findings:
 def _cut_off(template: PodTemplate, container: Container) -> Findings:
     """A finding about a launcher that gives its processes more time to save than the pod has to end."""
     grace = template.typed.spec.grace
-    started = [each.argv for each in container_command(template, container).commands]
+    every = [each.argv for each in container_command(template, container).commands]
+    variables = {each.name: each.value for each in container.typed.env}
     for known in _launchers():
-        by_flag = (option(each, *known.flags) for each in started if launcher_of(each) in known.programs)
-        by_variable = (each.value for each in container.typed.env if each.name == known.env)
-        values = ((known.flags[0], each) for each in by_flag), ((known.env, each) for each in by_variable)
-        for name, value in chain(*values):
-            seconds = whole_number(value, 6)
+        in_script = any(known.env in word for word in container.typed.argv)
+        of_pod = None if in_script else variables.get(known.env)
+        for words in every:
+            if launcher_of(words) not in known.programs:
+                continue
+            given = option(options_of_launcher(words), *known.flags)
+            name, value = (known.env, of_pod) if given is None else (known.flags[0], given)
+            seconds = whole_number(value or "", 6)
             if seconds is not None and seconds > grace:
                 yield Finding(
                     template.at(container),

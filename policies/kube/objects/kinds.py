@@ -17,7 +17,7 @@ from policies.kube.objects.nodes import Node, NodePool
 from policies.kube.objects.pods import Pod
 from policies.kube.objects.queues import ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from policies.kube.objects.ray import RayCluster, RayJob, RayService
-from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding
+from policies.kube.objects.rbac import ClusterRole, Role, RoleBinding, ServiceAccount
 from policies.kube.objects.scaling import (
     HorizontalPodAutoscaler,
     PodDisruptionBudget,
@@ -76,6 +76,7 @@ TYPES: Final[Mapping[GroupKind, type[Object]]] = MappingProxyType(
         gk.VALIDATING_POLICY: AdmissionPolicy,
         gk.INGRESS: Ingress,
         gk.NETWORK_POLICY: NetworkPolicy,
+        gk.SERVICE_ACCOUNT: ServiceAccount,
         gk.ROLE: Role,
         gk.CLUSTER_ROLE: ClusterRole,
         gk.ROLE_BINDING: RoleBinding,

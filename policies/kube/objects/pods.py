@@ -403,7 +403,7 @@ class PodSpec(Part):
     service_account_name: str = ""
     service_account: str = ""
     """The older name of the same field."""
-    automount_service_account_token: bool = True
+    automount_service_account_token: bool | None = None
     host_network: bool = False
     host_pid: bool = msgspec.field(default=False, name="hostPID")
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")

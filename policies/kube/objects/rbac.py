@@ -44,6 +44,10 @@ class Subject(Part):
     namespace: str = ""
 
 
+class ServiceAccount(Object):
+    automount_service_account_token: bool = True
+
+
 class RoleBinding(Object):
     """A RoleBinding or a ClusterRoleBinding."""
 

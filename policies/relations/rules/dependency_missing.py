@@ -104,7 +104,7 @@ def _missing(target: Target, namespace: str, cluster: WholeObjects) -> Findings:
         account = spec.own_account
         if account and (SERVICE_ACCOUNT, account) not in reported:
             reported.add((SERVICE_ACCOUNT, account))
-            if why := lost_rights(account, namespace, cluster):
+            if why := lost_rights(spec, namespace, cluster):
                 yield Finding(
                     f"{template.spec_path}.serviceAccount{'Name' * bool(spec.service_account_name)}",
                     f"The pod gets none of its rights: {why} The API server refuses its requests.",

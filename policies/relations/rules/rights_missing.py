@@ -10,8 +10,8 @@ from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import SERVICE_ACCOUNT
 from policies.kube.pods import Container
 from policies.probes.serving import recognised
-from policies.relations.bindings import account_of, unused_accounts
-from policies.relations.rights import Right, needed, rights_of, uses_other_credentials
+from policies.relations.bindings import account_of, has_token, unused_accounts
+from policies.relations.rights import Right, may_use_other_credentials, needed, rights_of
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -19,10 +19,10 @@ def check(target: Target, facts: Facts) -> Findings:
     if not isinstance(cluster, WholeObjects) or not cluster.of_files or target.has_controller:
         return
     for template in target.templates:
-        if not template.is_exact or not template.typed.spec.automount_service_account_token:
+        if not template.is_exact or not has_token(template.typed.spec, facts.namespace, cluster):
             continue
         for container in template.containers():
-            if not uses_other_credentials(each.name for each in container.typed.env):
+            if not may_use_other_credentials(container.typed):
                 yield from _missing(template, container, facts, cluster)
 
 
