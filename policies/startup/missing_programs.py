@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from policies.commands import SHELLS
+from policies.commands import LOCAL_PROGRAMS, SHELLS, Command
 from policies.containers.commands import container_command, exec_command
 from policies.core import data
 from policies.core.data_directories import is_below
@@ -39,6 +39,13 @@ _ENDS: Final = re.compile(r"\|\||&&|\b(?:break|exit|return|kill)\b")
 """Signs of another way out of a loop."""
 _INSTALLERS: Final = frozenset({"apk", "apt", "apt-get", "dnf", "microdnf", "yum"})
 """Programs that install others, also as dependencies."""
+_INSTALL_NOTHING: Final = (LOCAL_PROGRAMS - {"exit", "return"}) | {
+    *("curl", "kubectl", "mysql", "mysqladmin", "nc", "nslookup", "pg_isready", "ping", "psql", "redis-cli"),
+    "wget",
+}
+"""Programs that bring no others, except by the next ones."""
+_FINDS_OTHERS: Final = re.compile(r"PATH=|\beval\b")
+_COPIES: Final = frozenset({"cp", "dd", "install", "ln", "mv", "tee"})
 _MAY_PASS: Final = re.compile(r"\|\||\b(?:if|elif|until|while|for|command|which|type|hash)\b", re.ASCII)
 """Signs of a script that goes another way without a program."""
 _INVERTS: Final = re.compile(
@@ -91,9 +98,11 @@ def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Contain
             for found, condition, body in _WAIT.findall(word)
             if not _ENDS.search(condition) and not _ENDS.search(body)
         }
-        lacking = waits & lacking_programs(template, container, facts) if waits else waits
-        clients = {host.client for host in container_command(template, container).awaited} if lacking else ()
-        if endless := lacking.intersection(clients):
+        lacking = lacking_programs(template, container, facts) if waits else frozenset()
+        started = container_command(template, container)
+        if not lacking or _may_bring(started.commands[1:], lacking):
+            continue
+        if endless := (waits & lacking).intersection(host.client for host in started.awaited):
             yield container, min(endless)
 
 
@@ -108,13 +117,33 @@ def missing_at_start(template: PodTemplate, container: Container, facts: Facts) 
     lacking = lacking_programs(template, container, facts)
     if not lacking or any(map(_MAY_PASS.search, container.typed.argv)):
         return "", False
-    for each in container_command(template, container).commands:
+    for at, each in enumerate(container_command(template, container).commands):
         program = _of(each.argv[0], lacking) if each.argv else ""
         if program and not each.conditional and not each.forgiven:
             return program, False
-        if each.name in (".", "source") or (each.name in SHELLS and len(each.argv) > 1):
-            break  # the file may install it
+        is_own_shell = each.name in SHELLS and len(each.argv) == 1 and at == 0
+        if not is_own_shell and _may_install(each):
+            break
     return "", False
+
+
+def _may_bring(commands: Sequence[Command], lacking: frozenset[str]) -> bool:
+    """Whether one of the commands before the first missing program may bring it; not one that goes on next to
+    the script."""
+    for each in commands:
+        if each.name in lacking:
+            return False
+        if _may_install(each) and not each.forgiven:
+            return True
+    return False
+
+
+def _may_install(command: Command) -> bool:
+    """Whether a command may bring programs, or end the script: scripts, archives, `eval`, `cp … /usr/bin`."""
+    into_path = command.name in _COPIES and any(
+        is_below(word, each) for word in command.argv[1:] for each in _PATH
+    )
+    return into_path or command.name not in _INSTALL_NOTHING
 
 
 def missing_in_hook(template: PodTemplate, container: Container, facts: Facts) -> Iterator[tuple[str, str]]:
@@ -155,7 +184,7 @@ def lacking_programs(template: PodTemplate, container: Container, facts: Facts) 
         not started.complete
         or any(each.name in _INSTALLERS for each in commands)
         or any(program in word for word in words for program in lacking)
-        or any("PATH=" in word for word in container.typed.argv)
+        or any(map(_FINDS_OTHERS.search, container.typed.argv))
     )
     return frozenset() if may_have else lacking
 

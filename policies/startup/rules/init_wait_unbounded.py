@@ -11,6 +11,7 @@ from policies.containers.commands import container_command
 from policies.containers.sidecars import endless_init
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.services import has_no_service
+from policies.core.workloads import is_builtin
 from policies.kube.images import full_name
 from policies.kube.json import dig
 from policies.kube.pods import Container, Role
@@ -26,13 +27,16 @@ _DEADLINES: Final = (("activeDeadlineSeconds",), ("runPolicy", "activeDeadlineSe
 _SSH: Final = "ssh"
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", re.ASCII)
 _USED: Final = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_READS: Final = re.compile(r"\bsource\b|\beval\b|(?:^|[\s;&])\.\s")
+_READS: Final = re.compile(
+    r"\b(?:source|eval|envdir|xargs)\b|(?:^|[\s;&])\.\s|\b(?:export|declare|typeset|readonly|env) [\"']?[$`]"
+)
 """Signs of a script that gets variables from elsewhere."""
 _WITHOUT_VARIABLES: Final = ("docker.io/library/busybox", "docker.io/library/alpine")
 """Images that set PATH only."""
 _OF_LINKS: Final = ("_SERVICE_HOST", "_TCP_ADDR", "_PORT", "_TCP")
 """The ends of variables that the kubelet sets for Services."""
-_OF_SHELLS: Final = ("HOSTNAME", "HOME", "PWD")
+_ALWAYS_SET: Final = ("HOSTNAME", "HOME", "PWD", "JOB_COMPLETION_INDEX")
+"""By shells, and by the controller of Jobs."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -56,7 +60,7 @@ def check(target: Target, facts: Facts) -> Findings:
             if init_peer_finding(target, template, container, facts):
                 continue  # ordered-start-deadlock does
             missing = has_no_service(host.name, template, container, facts)
-            unset = _is_unset(host.name, container)
+            unset = is_builtin(target.kind) and _is_unset(host.name, container)  # operators set others
             lacking = ", a Service that doesn't exist yet," if missing else ""
             lacking = ", a variable without a value," if unset else lacking
             yield Finding(
@@ -79,7 +83,7 @@ def _is_unset(host: str, container: Container) -> bool:
     name = variable[1]
     if (
         name.endswith(_OF_LINKS)
-        or name in _OF_SHELLS
+        or name in _ALWAYS_SET
         or any(each.name == name for each in container.typed.env)
     ):
         return False
