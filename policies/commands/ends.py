@@ -48,14 +48,37 @@ def is_endless(loop: syntax.Loop, budget: StepBudget) -> bool:
 
 
 def has_alternative(loop: syntax.Loop, budget: StepBudget) -> bool:
-    """Whether one of several commands in the condition ends the loop."""
+    """Whether one of several commands in the condition ends the loop, or another one in its body does."""
     if loop.condition is None:
         return False
-    either = "||" if loop.keyword == "until" else "&&"
-    if any(item.operator == either for script in _scripts(loop.condition, budget) for item in script.items):
+    operator, option = ("||", "-o") if loop.keyword == "until" else ("&&", "-a")
+    items = [item for script in _scripts(loop.condition, budget) for item in script.items]
+    simples = list(_simples(loop.condition, budget))
+    if any(item.operator == operator for item in items):
         return True
-    tests = (each for each in _simples(loop.condition, budget) if isinstance(each, syntax.Test))
-    return any(word.literal == either for test in tests for word in test.words)
+    tests = (each for each in simples if _is_test(each))
+    if any(word.literal in (operator, option) for each in tests for word in each.words[2:]):
+        return True
+    last = loop.condition.items[-1:]
+    if any(each.operator == ";" and all(map(_is_constant, _direct(each))) for each in last):
+        return True  # the last command of the condition decides, and it asks no host
+    ends = sum(map(_succeeds, _simples(loop.body, budget)))
+    return ends > (list(map(_program, simples)) in (["true"], [":"]))
+
+
+def _is_test(command: syntax.Simple | syntax.Test) -> bool:
+    return isinstance(command, syntax.Test) or _program(command) in ("test", "[")
+
+
+def _is_constant(command: syntax.Simple | syntax.Test) -> bool:
+    """Whether it is a test without expansions: `[ -f /ready ]`."""
+    return _is_test(command) and all(word.literal is not None for word in command.words)
+
+
+def _succeeds(command: syntax.Simple | syntax.Test) -> bool:
+    """Whether it ends a loop without an error."""
+    words = [word.literal for word in command.words] if isinstance(command, syntax.Simple) else []
+    return words[:1] == ["break"] or words in (["exit"], ["exit", "0"], ["return"], ["return", "0"])
 
 
 def rounds(loop: syntax.Loop, budget: StepBudget) -> int | None:
