@@ -24,7 +24,9 @@ _ONLY_SHOWS: Final = re.compile(r"--(?:version|help|usage|dry[-_]?run|print\b|pr
 """Options of a program that does not do its work."""
 _SHELLS_OWN: Final = ("BASH_ENV", "ENV", "SHELLOPTS")
 """Variables with options for a shell, or with a file of them."""
-_OPTIONS: Final = re.compile(r"pipe_?fail|err_?exit|SHELLOPTS|(?<!\S)-[a-df-zA-Z]*e[a-zA-Z]*(?!\S)")
+_ENDS: Final = re.compile(r"[\n;&|]")
+"""The end of a command."""
+_OPTIONS: Final = re.compile(r"pipe_?fail|err_?exit|(?<!\S)-[a-df-zA-Z]*e[a-zA-Z]*(?!\S)")
 
 
 class BackupProgram(Model):
@@ -68,14 +70,16 @@ def _matters(found: Unseen) -> bool:
 
 def _unseen(template: PodTemplate, container: Container, facts: Facts) -> Iterator[Unseen]:
     """The unseen exit codes in a container's script, or in that which it runs from a ConfigMap."""
-    if any(each.name in _SHELLS_OWN for each in container.typed.env):
+    typed = container.typed
+    if any(each.name in _SHELLS_OWN for each in typed.env) or any("SHELLOPTS" in word for word in typed.argv):
         return
-    yield from unseen(container.typed.argv)
-    if any(map(_OPTIONS.search, container.typed.argv)):
-        return  # of a shell that runs the file
+    yield from unseen(typed.argv)
     for command in container_command(template, container).commands[-1:]:
         is_shell = command.name in SHELLS
-        text = _from_config_map("".join(command.argv[is_shell : is_shell + 1]), template, container, facts)
+        file = "".join(command.argv[is_shell : is_shell + 1])
+        text = _from_config_map(file, template, container, facts)
+        if _OPTIONS.search(_ENDS.split(" ".join(typed.argv).partition(file)[0])[-1]):
+            return
         first, _, _ = text.partition("\n")
         shell = command.argv[:1] if is_shell else tuple(first[2:].split()) if first.startswith("#!") else ()
         if shell and posixpath.basename(shell[0]) == "env":
