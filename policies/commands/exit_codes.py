@@ -93,7 +93,7 @@ def unseen(argv: Sequence[str]) -> Iterator[Unseen]:
         return
     has_script, operands = shell_operands(argv[1:])
     text = "".join(operands[:1])
-    if not has_script or _HANDLED.search(text):
+    if not has_script or not text or _HANDLED.search(text):
         return
     if not all(file.endswith(_ACTIVATES) for file in _READS.findall(text)):
         return

@@ -78,7 +78,7 @@ def _unseen(template: PodTemplate, container: Container, facts: Facts) -> Iterat
         is_shell = command.name in SHELLS
         file = "".join(command.argv[is_shell : is_shell + 1])
         text = _from_config_map(file, template, container, facts)
-        if _OPTIONS.search(_ENDS.split(" ".join(typed.argv).partition(file)[0])[-1]):
+        if not text or _OPTIONS.search(_ENDS.split(" ".join(typed.argv).partition(file)[0])[-1]):
             return
         first, _, _ = text.partition("\n")
         shell = command.argv[:1] if is_shell else tuple(first[2:].split()) if first.startswith("#!") else ()

@@ -151,6 +151,7 @@ class ContainerPort(Part):
     name: str = ""
     container_port: int | None = None
     host_port: int | None = None
+    host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, SERVING
 from policies.kube.names import listed
 from policies.kube.objects.nodes import Node, only_node, pinned_to_one_node
-from policies.kube.objects.pods import PodSpec
+from policies.kube.objects.pods import ContainerPort, PodSpec
 from policies.kube.objects.workloads import DaemonSet, Replicated
 from policies.kube.pods import Role
 from policies.rollouts.rollouts import (
@@ -88,8 +89,7 @@ def _taken_by_others(target: Target, facts: Facts) -> Findings:
         pod = template.typed.spec
         for container in template.containers(Role.MAIN, Role.SIDECAR):
             for index, port in host_ports(pod, container.typed).items():
-                protocol = container.typed.ports[index].protocol
-                for who, where in _others(target, pod, facts, cluster, (port, protocol)):
+                for who, where in _others(target, pod, facts, cluster, (port, container.typed.ports[index])):
                     yield Finding(
                         template.at(container, f"ports[{index}]"),
                         f"{who} also uses host port {port} of {where}. One of the two pods stays Pending.",
@@ -99,26 +99,26 @@ def _taken_by_others(target: Target, facts: Facts) -> Findings:
 
 
 def _others(
-    target: Target, pod: PodSpec, facts: Facts, cluster: WholeObjects, port: tuple[int, str]
+    target: Target, pod: PodSpec, facts: Facts, cluster: WholeObjects, port: tuple[int, ContainerPort]
 ) -> Iterator[tuple[str, str]]:
     """The other workloads of the namespace that take a host port of the node of a pod, and the node."""
     node = _node(pod, facts) if target.kind != DAEMON_SET else ""
     for other in facts.objects(Replicated) or () if node else ():
         second = other.spec.template.spec
         own = (other.kind, other.name) == (target.kind.kind, target.name)
-        if not own and _node(second, facts) == node and port in _ports(second) and minimum_of(other, facts):
+        if not own and _node(second, facts) == node and _takes(second, port) and minimum_of(other, facts):
             yield f"{other.kind} {other.name}", f"node {node}"
     for daemons in cluster.typed(DAEMON_SET, facts.namespace, DaemonSet):
         second = daemons.spec.template.spec
         if target.kind == DAEMON_SET and daemons.name >= target.name and _is_wherever(pod, second):
             continue  # itself, or another that is reported instead
-        if port in _ports(second) and _is_wherever(second, pod):
+        if _takes(second, port) and _is_wherever(second, pod):
             yield f"DaemonSet {daemons.name}", "every such node"
 
 
 def _is_wherever(daemon: PodSpec, pod: PodSpec) -> bool:
     """Whether a DaemonSet has a pod on each node that another pod may run on."""
-    selects = daemon.node_selector or daemon.affinity.node_affinity.required is not None
+    selects = daemon.node_name or daemon.node_selector or daemon.affinity.node_affinity.required is not None
     tolerates_all = any(each.operator == "Exists" and not each.key for each in daemon.tolerations)
     return not selects and (tolerates_all or not pod.tolerations)
 
@@ -130,12 +130,20 @@ def _node(pod: PodSpec, facts: Facts) -> str:
     return only_node(pod) or alone
 
 
-def _ports(pod: PodSpec) -> set[tuple[int, str]]:
-    return {
-        (port, container.ports[index].protocol)
-        for container in pod.containers
-        for index, port in host_ports(pod, container).items()
-    }
+def _takes(pod: PodSpec, wanted: tuple[int, ContainerPort]) -> bool:
+    """Whether a pod takes a host port of the same protocol and of the same address, or of all."""
+    number, port = wanted
+    for container in pod.containers:
+        for index, taken in host_ports(pod, container).items():
+            other = container.ports[index]
+            addresses = {port.host_ip, other.host_ip}
+            same = len(addresses) == 1 or not addresses.isdisjoint(_ALL_ADDRESSES)
+            if (taken, other.protocol) == (number, port.protocol) and same:
+                return True
+    return False
+
+
+_ALL_ADDRESSES: Final = ("", "0.0.0.0", "::")  # noqa: S104
 
 
 def _texts(ports: str, one_node: bool, update: RollingUpdate, found: RolloutOutcome) -> tuple[str, str]:

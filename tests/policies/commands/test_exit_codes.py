@@ -51,3 +51,5 @@ def test_options_of_the_shell_are_read() -> None:
     assert not list(unseen(["sh", "-ec", "a; exit 0"]))
     assert not list(unseen(["a", "-c", "b | c"]))
     assert not list(unseen([]))
+    assert not list(unseen(["sh", "-c"]))
+    assert not list(unseen(["sh", "-c", ""]))
