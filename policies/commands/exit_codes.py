@@ -77,6 +77,10 @@ _TAKES_ALL: Final = (
 """Programs that succeed with the input that they got, also with none."""
 
 
+_MOST: Final = 32
+"""Items at the end of a script that are read, each with all after it."""
+
+
 class Unseen(Struct, frozen=True):
     """A program, and what hides its exit code."""
 
@@ -110,7 +114,8 @@ def unseen(argv: Sequence[str]) -> Iterator[Unseen]:
 
 def _of_script(script: Script, *, piped: bool, stops: bool) -> Iterator[Unseen]:
     """`piped`: a pipeline hides exit codes. `stops`: a failure ends the script."""
-    for at, item in enumerate(script.items):
+    for at in range(max(0, len(script.items) - _MOST), len(script.items)):
+        item = script.items[at]
         commands = [_words(each) for each in item.pipeline.commands]
         after = script.items[at + 1 :]
         if item.background or not all(map(_is_harmless, after)):

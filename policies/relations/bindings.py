@@ -5,6 +5,7 @@ https://kubernetes.io/docs/reference/access-authn-authz/rbac/#rolebinding-and-cl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -61,24 +62,23 @@ def _own(account: str, namespace: str, cluster: WholeObjects) -> ServiceAccount 
 
 def unused_accounts(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
     """The ServiceAccounts of a namespace that have a right and that no workload has, each with its role."""
+    used = _used_accounts(namespace, cluster)
     for binding in _bindings(right.namespace or namespace, cluster):
         role = _role(binding, cluster)
         if role is not None and right.allowed_by(role):
             for each in binding.subjects:
                 own = each.kind == SERVICE_ACCOUNT.kind and _is_account(each, binding, each.name, namespace)
-                if own and not _is_used(each.name, namespace, cluster):
+                if own and each.name not in used:
                     yield each.name, binding.role_ref.name
 
 
-def _is_used(account: str, namespace: str, cluster: WholeObjects) -> bool:
-    """Whether the text of a workload names an account as that of its pods."""
-    written = [f"'{field}': '{account}'" for field in ("serviceAccountName", "serviceAccount")]
-    return any(
-        each in text
-        for kind in workloads_by_kind()
-        for text in map(str, cluster.every(kind, namespace))
-        for each in written
-    )
+_ACCOUNT: Final = re.compile(r"'serviceAccount(?:Name)?': '([^']*)'")
+
+
+def _used_accounts(namespace: str, cluster: WholeObjects) -> frozenset[str]:
+    """The accounts that the texts of workloads name as those of their pods."""
+    texts = (str(each) for kind in workloads_by_kind() for each in cluster.every(kind, namespace))
+    return frozenset(account for text in texts for account in _ACCOUNT.findall(text))
 
 
 def _bindings(namespace: str | None, cluster: WholeObjects) -> Iterator[RoleBinding]:

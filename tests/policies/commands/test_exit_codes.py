@@ -46,6 +46,10 @@ def test_a_script_hides_exit_codes(script: str, hidden: dict[str, str]) -> None:
     assert {each.words[0]: each.by for each in unseen(["/bin/bash", "-c", script])} == hidden
 
 
+def test_only_the_end_of_a_long_script_is_read() -> None:
+    assert len(list(unseen(["sh", "-c", "a | tee b; echo; " * 1000]))) <= 32
+
+
 def test_options_of_the_shell_are_read() -> None:
     assert not list(unseen(["bash", "-o", "pipefail", "-c", "a | tee b"]))
     assert not list(unseen(["sh", "-ec", "a; exit 0"]))
