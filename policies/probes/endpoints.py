@@ -188,7 +188,7 @@ def _usual_port(container: Container, server: Server) -> int | None:
     if preset.port in declared:
         return preset.port or None
     if not possible and not moved:
-        return None if _is_asked_elsewhere(container, server) else preset.port
+        return None if is_asked_elsewhere(container, server) else preset.port
     return possible[0] if moved and len(possible) == 1 else None
 
 
@@ -206,7 +206,7 @@ def port_may_differ(server: Server) -> bool:
     )
 
 
-def _is_asked_elsewhere(container: Container, server: Server) -> bool:
+def is_asked_elsewhere(container: Container, server: Server) -> bool:
     """Whether the author's probes ask the container's only program on another port than its default, which a
     variable or a file of the user's image may have changed."""
     preset = server.preset

@@ -32,6 +32,7 @@ from policies.probes.endpoints import (
     doubt_about,
     has_own_config,
     health_paths,
+    is_asked_elsewhere,
     http_get,
     is_reachable,
     only_loopback,
@@ -178,7 +179,8 @@ def listens_on_loopback(pod: PodView, container: Container, facts: Facts) -> boo
     if server is None or server.conditional or not only_loopback(server) or not address_is_certain(server):
         return False
     several = not runs_alone(container) or len(pod.running) > 1
-    return not several and not has_own_config(container, server.preset)
+    unknown = has_own_config(container, server.preset) or is_asked_elsewhere(container, server)
+    return not several and not unknown
 
 
 # --- annotations -----------------------------------------------------------------------------
