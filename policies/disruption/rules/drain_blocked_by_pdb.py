@@ -13,7 +13,6 @@ from policies.core.autoscalers import (
     scaled_workload,
 )
 from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
-from policies.core.facts import Rank
 from policies.core.groups import RAY_CLUSTER_NAME, RAY_GROUP, RAY_NODE_TYPE, labels_of_pods
 from policies.core.services import workloads_of
 from policies.disruption.budgets import budgets_of
@@ -86,8 +85,8 @@ def _second_budget(budget: PodDisruptionBudget, selector: LabelSelector, facts: 
         return
     for _, workload in workloads_of(selector, facts):
         labels = workload.spec.template.metadata.labels
-        others = sorted(_rank(each) for each in budgets_of(labels, facts) if each.name != budget.name)
-        if others and minimum_of(workload, facts) and facts.is_first(_rank(budget), others):
+        others = sorted(each.rank for each in budgets_of(labels, facts) if each.name != budget.name)
+        if others and minimum_of(workload, facts) and facts.is_first(budget.rank, others):
             yield Finding(
                 "spec.selector",
                 f"PodDisruptionBudget {others[0][1]} also selects the pods of {workload.kind} "
@@ -97,10 +96,6 @@ def _second_budget(budget: PodDisruptionBudget, selector: LabelSelector, facts: 
                 Certainty.LIKELY,  # an upgrade that renames the budget deletes the other one afterwards
             )
             return
-
-
-def _rank(budget: PodDisruptionBudget) -> Rank:
-    return budget.exists, budget.name
 
 
 def _is_deliberate(selector: LabelSelector) -> bool:

@@ -90,6 +90,11 @@ class Object(Part):
         return bool(self.metadata.uid)
 
     @property
+    def rank(self) -> tuple[bool, str]:
+        """Its place among objects that share a finding: those of files come first, then by name."""
+        return self.exists, self.name
+
+    @property
     def is_manifest(self) -> bool:
         """Whether an object of a listing comes from a file, so that the cluster may have others."""
         return bool(self.api_version)

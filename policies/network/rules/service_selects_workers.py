@@ -100,9 +100,9 @@ def _has_earlier(target: Target, service: Service, facts: Facts) -> bool:
         (each, each.spec.job_template.spec.template)
         for each in facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
     )
-    own = _order(target.read(Object))
+    own = target.read(Object).rank
     return any(
-        _order(obj) < own and selects(service, each.metadata.labels) and not _serves(each)
+        obj.rank < own and selects(service, each.metadata.labels) and not _serves(each)
         for obj, each in chain(single, scheduled)
     )
 
@@ -118,7 +118,7 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     ):
         return  # a container that declares no port may listen on any
     ports |= {server.preset.port for server in servers if server.role is not GroupRole.WORKER}
-    own = _order(target.read(Object))
+    own = target.read(Object).rank
     for service in selecting(typed.metadata.labels, facts):
         targets = {port.target_port or port.port for port in service.spec.ports}
         asked = {port for port in targets if isinstance(port, int)}
@@ -128,7 +128,7 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
         others = [each for each in islice(workloads_of(selector, facts), _MAX) if each[1].name != target.name]
         serving = (other for obj, other in others if _serves_on(asked, obj, other, facts))
         declared = ((other, _ports_of(other)) for _, other in others)
-        earlier = any(each and asked.isdisjoint(each) and _order(other) < own for other, each in declared)
+        earlier = any(each and asked.isdisjoint(each) and other.rank < own for other, each in declared)
         if not earlier and (other := next(serving, None)) is not None:
             numbers = f"port{'s' * (len(asked) > 1)} {listed(sorted(map(str, asked)))}"
             yield Finding(
@@ -139,11 +139,6 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
                 Certainty.LIKELY,
             )
             return
-
-
-def _order(obj: Object) -> tuple[bool, str]:
-    """By which one of several objects has the finding: those of manifests, then by name."""
-    return bool(obj.metadata.uid), obj.name
 
 
 def _serves_on(ports: set[int], obj: Json, workload: Replicated, facts: Facts) -> bool:

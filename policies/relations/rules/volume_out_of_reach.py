@@ -249,9 +249,9 @@ def _has_earlier(target: Target, claim: PersistentVolumeClaim, facts: Facts) -> 
     name; of a manifest and a CronJob in the cluster, the manifest."""
     if facts.whole is None or target.kind != CRON_JOB:
         return False
-    own = bool(target.read(Object).metadata.uid), target.name
+    own = target.read(Object).rank
     others = facts.whole.typed(CRON_JOB, facts.namespace, CronJob)
-    earlier = (each for each in others if (bool(each.metadata.uid), each.name) < own)
+    earlier = (each for each in others if each.rank < own)
     pods = (each.spec.job_template.spec.template.spec for each in earlier)
     return any(
         claim.name in claims_mounted(pod) and user_elsewhere(target, pod, claim, facts) is not None
