@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.metadata import Object, Part
 
 
@@ -27,6 +28,14 @@ class AggregationRule(Part):
 
 class Role(Object):
     rules: tuple[PolicyRule, ...] = ()
+
+    def may_change(self, kind: GroupKind) -> bool:
+        """Whether it allows a change of existing objects of a kind."""
+        return any(
+            rule.allows(verb, kind.group, kind.resource)
+            for rule in self.rules
+            for verb in ("patch", "update")
+        )
 
 
 class ClusterRole(Role):

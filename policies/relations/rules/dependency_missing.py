@@ -188,12 +188,7 @@ def _is_written(read: Read, namespace: str, cluster: WholeObjects) -> bool:
 def _may_change(kind: GroupKind, cluster: WholeObjects, namespace: str) -> bool:
     """Whether a role of the set allows changes of the objects of a kind."""
     roles = chain(cluster.typed(ROLE, namespace, Role), cluster.typed(CLUSTER_ROLE, None, ClusterRole))
-    return any(
-        rule.allows(verb, "", kind.resource)
-        for role in roles
-        for rule in role.rules
-        for verb in ("patch", "update")
-    )
+    return any(role.may_change(kind) for role in roles)
 
 
 def _text_of_writers(cluster: WholeObjects, namespace: str) -> str:

@@ -179,12 +179,7 @@ def _certificates(whole: WholeObjects) -> dict[tuple[str, str], str]:
 
 def _has_own_injector(kind: GroupKind, whole: WholeObjects) -> bool:
     """Whether a program of the set may write the authority."""
-    return any(
-        rule.allows(verb, kind.group, kind.resource)
-        for role in whole.typed(CLUSTER_ROLE, None, ClusterRole)
-        for rule in role.rules
-        for verb in ("patch", "update")
-    )
+    return any(role.may_change(kind) for role in whole.typed(CLUSTER_ROLE, None, ClusterRole))
 
 
 def _received(webhook: Webhook, facts: Facts) -> Iterator[CriticalRequest]:
