@@ -62,7 +62,7 @@ def _own(account: str, namespace: str, cluster: WholeObjects) -> ServiceAccount 
 
 def unused_accounts(right: Right, namespace: str, cluster: WholeObjects) -> Iterator[tuple[str, str]]:
     """The ServiceAccounts of a namespace that have a right and that no workload has, each with its role."""
-    used = _used_accounts(namespace, cluster)
+    used = cluster.cache.once_for(namespace, _used_accounts, namespace, cluster)
     for binding in _bindings(right.namespace or namespace, cluster):
         role = _role(binding, cluster)
         if role is not None and right.allowed_by(role):

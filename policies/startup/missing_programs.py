@@ -99,8 +99,10 @@ def endless_waits(template: PodTemplate, facts: Facts) -> Iterator[tuple[Contain
             if not _ENDS.search(condition) and not _ENDS.search(body)
         }
         lacking = lacking_programs(template, container, facts) if waits else frozenset()
+        if not lacking:
+            continue
         started = container_command(template, container)
-        if not lacking or _may_bring(started.commands[1:], lacking):
+        if _may_bring(started.commands[1:], lacking):
             continue
         if endless := (waits & lacking).intersection(host.client for host in started.awaited):
             yield container, min(endless)

@@ -15,8 +15,8 @@ from policies.relations.rights import Right, may_use_other_credentials, needed, 
 
 
 def check(target: Target, facts: Facts) -> Findings:
-    cluster = facts.cluster
-    if not isinstance(cluster, WholeObjects) or not cluster.of_files or target.has_controller:
+    cluster = facts.whole
+    if cluster is None or not cluster.of_files or target.has_controller:
         return
     for template in target.templates:
         if not template.is_exact or not has_token(template.typed.spec, facts.namespace, cluster):
@@ -46,8 +46,8 @@ def _missing(template: PodTemplate, container: Container, facts: Facts, cluster:
                 else Certainty.LIKELY,
             )
             return
-        other = next(unused_accounts(right, namespace, cluster), None)
-        if not own and other is not None:
+        other = None if own else next(unused_accounts(right, namespace, cluster), None)
+        if other is not None:
             yield Finding(
                 template.command_path(container),
                 f"{needs}. The pod runs as the default ServiceAccount, and role {other[1]} allows it to "
