@@ -17,7 +17,7 @@ from policies.core.facts import Cluster
 from tests.calls import Trip, trip
 from webhook.config.load import load
 from webhook.config.source import LivePolicy
-from webhook.manifests.cluster import ManifestCluster
+from webhook.kube.caches import ClusterCache
 from webhook.server.endpoints import endpoints, on_error
 from webhook.server.journal import Journal
 from webhook.server.metrics import Metrics
@@ -31,7 +31,9 @@ ENDPOINTS = ("mutate", "validate")
 def trips() -> Iterator[tuple[str, str, Trip]]:
     """Image, endpoint and counts of each server of the benchmark, as a new pod that the engine decides."""
     with structlog.testing.capture_logs():
-        reviews = _reviews(ManifestCluster(cluster()))
+        known = ClusterCache()
+        known.fill(cluster())
+        reviews = _reviews(known)
         for image, *_ in SERVERS:
             for endpoint in ENDPOINTS:
                 yield image, endpoint, asyncio.run(_counted(reviews, endpoint, image))

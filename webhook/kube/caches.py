@@ -10,12 +10,13 @@ and no rule denies because of an absent object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from sys import getsizeof
 from typing import Any, Final, TypeAlias, TypeVar
 
 from policies.core.listing import NO_OBJECTS, Change, InheritedIndices, Listing
 from policies.core.resources import Resource, ResourceKind, resource_kinds
+from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects.reading import WrongTypeError
 from policies.probes.observed import OBSERVED, trimmed
@@ -70,6 +71,21 @@ class ClusterCache:
         self._merged: dict[tuple[Resource, str | None], tuple[tuple[Listing, ...], Listing]] = {}
         self._carried: dict[tuple[Resource, str | None], InheritedIndices] = {}
 
+    def fill(self, objects: Iterable[Json]) -> None:
+        """Take objects for the first lists of their kinds. Resources without an object stay unknown."""
+        listed: dict[GroupKind, list[Json]] = {}
+        for obj in objects:
+            listed.setdefault(kind_of(obj), []).append(obj)
+        for stores in self._stores.values():
+            own = [store for store in stores if isinstance(store, Store)]
+            if not any(store.group_kind in listed for store in own):
+                continue
+            for store in own:
+                store.begin()
+                for item in listed.get(store.group_kind, ()):
+                    store.put(item)
+                store.commit()
+
     def reflectors(self, lister: Lister) -> list[Reflector]:
         """The reflectors that keep this cache up to date, one for each list."""
         return [Reflector(lister, path, store, query=query) for path, query, store in self.sources]
@@ -95,10 +111,10 @@ class ClusterCache:
         """See `policies.core.facts.Cluster`. The result is the same Listing until one of its objects
         changes."""
         stores = self._stores[resource]
+        if len(stores) == 1:
+            return stores[0].listing(namespace) if stores[0].synced else None
         if not self.synced(resource):
             return None
-        if len(stores) == 1:
-            return stores[0].listing(namespace)
         parts = tuple(store.listing(namespace) for store in stores)
         key = (resource, namespace)
         known = self._merged.get(key)
@@ -169,6 +185,7 @@ class Store(_Sink):
         super().__init__(known.resource, on_sync, on_change)
         self._known, self.kind, self._on_skip = known, known.kind, on_skip
         self._paths = tuple(tuple(path.split(".")) for path in known.fields)
+        self.group_kind = known.group_kind
         self._type = {"apiVersion": known.api_version, "kind": self.kind}
         self._objects: dict[str, dict[str, Json]] = {}
         self._fresh: dict[str, dict[str, Json]] | None = None

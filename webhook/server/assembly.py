@@ -32,7 +32,6 @@ from webhook.kube.leader_election import UptimeLease
 from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
 from webhook.kube.reflector import Reflector
-from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import read
 from webhook.observed.collector import Collector
 from webhook.observed.model_events import ModelEvents
@@ -175,10 +174,12 @@ def _facts(
     options: ServerOptions, own: str, api: ApiServer | None, metrics: Metrics
 ) -> tuple[Cluster, list[Reflector]]:
     if api is None and options.facts:
+        given = ClusterCache(namespace=own)
         try:
-            return ManifestCluster([document.obj for document in read([str(options.facts)])]), []
+            given.fill(document.obj for document in read([str(options.facts)]))
         except UserError as error:
             raise UserError(f"--facts: {error}") from None
+        return given, []
     if api is None:
         return NoCluster(), []
 

@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--facts",
         type=Path,
         metavar="PATH",
-        help="manifests that serve as facts if there is no cluster, as for chassis review",
+        help="manifests whose objects serve as facts if there is no cluster",
     )
     cluster("--namespace", metavar="NAME", help="the webhook's own namespace (default: the pod's)")
     cluster(

@@ -323,3 +323,19 @@ def test_a_kind_of_which_there_is_too_much_is_unknown_until_there_is_less(
         store.put(item(n + 1))
         store.remove(item(n + 1))
     assert cache.listing(Resource.MODEL_CONFIGS, "ml") is not None
+
+
+def test_objects_of_files_fill_it_like_first_lists() -> None:
+    cluster, deployment = ClusterCache(), {"metadata": {"name": "a", "namespace": "ml"}}
+    cluster.fill(
+        [
+            {"apiVersion": "v1", "kind": "Service", **service("a")},
+            {"apiVersion": "apps/v1", "kind": "Deployment", **deployment},
+        ]
+    )
+    assert names(cluster.listing(Resource.SERVICES, "ml")) == ["a"]
+    assert names(cluster.listing(Resource.SERVICES, "other")) == []
+    assert names(cluster.listing(Resource.WORKLOADS, "ml")) == ["a"]
+    assert cluster.listing(Resource.NODES) is None, (
+        "no file has a node, so nobody knows whether there are any"
+    )
