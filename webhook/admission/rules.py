@@ -126,8 +126,9 @@ def findings(
     config, effective, facts = context.config, context.effective, context.facts
     found: list[tuple[Rule, Finding]] = []
     crashes: list[Crash] = []
-    features = frozenset[PodFeature]().union(*(template.view.features for template in target.templates))
-    rules: Iterable[Rule] = _of_kind(registry.rules, target.kind, bool(target.templates))
+    rules: Iterable[Rule] = _judging(
+        registry.rules, target.kind, bool(target.templates), _features_of(target), target.has_controller
+    )
     if config.own_rules:
         own = config.own_rules.values()
         rules = (
@@ -135,10 +136,6 @@ def findings(
             *(rule for rule in own if rule.applies(target.kind, has_pods=bool(target.templates))),
         )
     for rule in rules:
-        if not rule.requires <= features and target.kind not in rule.also:
-            continue
-        if rule.unowned and target.has_controller:
-            continue
         if effective.modes.get(rule.id) is Mode.OFF:
             continue
         try:
@@ -217,12 +214,28 @@ def _placed(
     return replace(finding, path=base.at, message=message, certainty=finding.certainty.in_doubt())
 
 
-@lru_cache(maxsize=256)
-def _of_kind(
-    rules: Callable[[], Mapping[str, Rule]], kind: GroupKind, has_templates: bool
+def _features_of(target: Target) -> frozenset[PodFeature]:
+    """The features that any of its pods has."""
+    known = [template.view.features for template in target.templates]
+    return known[0] if len(known) == 1 else frozenset[PodFeature]().union(*known)
+
+
+@lru_cache(maxsize=1024)
+def _judging(
+    rules: Callable[[], Mapping[str, Rule]],
+    kind: GroupKind,
+    has_templates: bool,
+    features: frozenset[PodFeature],
+    has_controller: bool,
 ) -> tuple[Rule, ...]:
-    """The rules for objects of a kind."""
-    return tuple(rule for rule in rules().values() if rule.applies(kind, has_pods=has_templates))
+    """The rules that judge objects of a kind whose pods have these features."""
+    return tuple(
+        rule
+        for rule in rules().values()
+        if rule.applies(kind, has_pods=has_templates)
+        and (rule.requires <= features or kind in rule.also)
+        and not (rule.unowned and has_controller)
+    )
 
 
 def _exemption_reason(
