@@ -643,9 +643,6 @@ class Preset(Model):
         False, description="whether Python's argparse reads its options: with one dash, a long one ends it"
     )
     default_model: str | None = Field(None, description="the default name of the model")
-    version_path: str | None = Field(
-        None, description="path, without the first slash, whose JSON answer has the field `version`"
-    )
     repository_api: str | None = Field(
         None, description="how the model puller loads models into it: v2, kserve, triton or tfserving"
     )

@@ -7,7 +7,6 @@
 | what a command reads | `inputs`, `named_policy`, `connection`, `cluster_facts` |
 | how objects are reviewed | `reviewed`, `cluster_reviews`; which others a finding names: `named_objects` |
 | how the views of `scan` are made | `missed`, with `repair`; `servers`, `pulled_models` |
-| how earlier figures are compared | `history` |
 | how `policy diff` and `policy test` work | `policy_diff`, `policy_test` |
 | what `explain` prints about kinds and servers | `known_kinds`; `server_pages`, with `server_manifest` |
 | how settings are described | `settings_in_words` |
@@ -16,7 +15,7 @@
 | who set a field, and how to change it | `why`, `provenance`, `owners`, `kubectl` |
 | which flags and exit statuses commands share | `flags`; which one a review ends with: `output.show` |
 
-Imports: `policies.accelerators`, `policies.containers`, `policies.core`, `policies.disruption`,
+Imports: `policies.containers`, `policies.core`, `policies.disruption`,
 `policies.jobs`, `policies.kube`, `policies.models`, `policies.probes`, `policies.relations`,
 `policies.rollouts`, `puller`, `webhook`, `webhook.admission`, `webhook.config`, `webhook.kube`,
 `webhook.manifests`, `webhook.observed`, `webhook.server`.

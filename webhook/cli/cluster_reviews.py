@@ -70,8 +70,6 @@ class Scan(Struct, frozen=True):
     """The kinds of these bases."""
     not_read: Sequence[str]
     """One sentence for each kind that may not be read."""
-    quiet: bool = False
-    """Whether unknown kinds are only counted."""
 
     @classmethod
     async def prepare(cls, api: ApiServer, namespace: str, *configs: Config) -> Scan:
@@ -174,8 +172,7 @@ class Scan(Struct, frozen=True):
         if _finished(obj) or self._reviewed_at_owner(obj):
             return ()
         return tuple(
-            Reviewed(document, decide(Review(request, each, self.cluster)), request, self.quiet)
-            for each in self.configs
+            Reviewed(document, decide(Review(request, each, self.cluster)), request) for each in self.configs
         )
 
     def _reviewed_at_owner(self, obj: Json) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Final
 
 from webhook.config.location import WHERE
@@ -72,36 +71,10 @@ def add_output(parser: argparse.ArgumentParser, *formats: str, about: str = "") 
     )
 
 
-def add_color(parser: argparse.ArgumentParser) -> None:
-    """The flag of commands that print lines. `webhook.cli.main` hands it on as NO_COLOR or FORCE_COLOR."""
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="default: on a terminal, unless NO_COLOR or FORCE_COLOR is set",
-    )
-
-
 def add_review_output(parser: argparse.ArgumentParser) -> None:
     """The flags of `webhook.cli.output.show.show`."""
     add_profile(parser)
     add_output(parser, "text", "diff", "json", "yaml", "junit", "sarif", "html")
-    parser.add_argument(
-        "--split-by-namespace",
-        type=Path,
-        metavar="DIR",
-        help="with -o html: write index.html and a page for each namespace into a directory",
-    )
-    parser.add_argument(
-        "--before",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=(
-            "with -o html: show what has improved since an earlier review, whose figures you wrote with "
-            "--statistics -o json; may be repeated"
-        ),
-    )
     parser.add_argument(
         "--statistics",
         action="store_true",
@@ -112,12 +85,9 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--unknown-kinds",
-        choices=("warn", "error", "ignore"),
+        choices=("warn", "error"),
         default="warn",
-        help=(
-            "what to do about objects of unknown kinds: warn lists and counts them, error also exits with "
-            "1, ignore only counts them; default: %(default)s"
-        ),
+        help="objects of unknown kinds are listed and counted; error also exits with 1; default: %(default)s",
     )
     parser.add_argument(
         "--audited",
@@ -126,16 +96,11 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
             "with -o text or diff: also print the findings in mode audit, which other formats always include"
         ),
     )
-    add_color(parser)
     parser.add_argument("--warnings-as-errors", action="store_true", help="also exit with 1 on warnings")
 
 
 def check_review_output(args: argparse.Namespace) -> None:
     """UserError if flags do not go together."""
-    if args.split_by_namespace and args.output != "html":
-        raise UserError("--split-by-namespace can only be used with -o html")
-    if args.before and args.output != "html":
-        raise UserError("--before can only be used with -o html")
     if args.statistics and args.output not in ("text", "json"):
         raise UserError("--statistics can only be used with -o text or json")
     if args.audited and (args.statistics or args.output not in ("text", "diff")):

@@ -24,7 +24,6 @@ from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
 from webhook.admission.review import Context, Review
-from webhook.cli.history import Figures
 from webhook.cli.named_objects import NamedObjects
 from webhook.manifests.api_fields import field_problems
 from webhook.manifests.cluster import ManifestCluster
@@ -69,8 +68,6 @@ class Subject(Struct, frozen=True):
     """Seconds since the epoch, by the cluster's clock if there is a cluster."""
     not_read: Sequence[str] = ()
     """Files and kinds that could not be read, in one sentence each."""
-    earlier: Sequence[Figures] = ()
-    """The figures of earlier reviews."""
 
     def pods(self, review: Reviewed) -> list[tuple[PodTemplate, Facts]]:
         """The pod templates of an object after mutation, each with the facts for it."""
@@ -87,8 +84,6 @@ class Reviewed(Struct, frozen=True):
     document: Document
     decision: Decision
     request: Request
-    quiet: bool = False
-    """Whether an unknown kind is only counted."""
     among: NamedObjects | None = None
     """All objects of the input, if they are known before the review."""
 
@@ -153,7 +148,7 @@ class Reviewed(Struct, frozen=True):
     @property
     def unread(self) -> str:
         """The unread parts of the object, in one sentence; empty if there are none to report."""
-        return "" if self.quiet and self.coverage.unknown else self.coverage.sentence
+        return self.coverage.sentence
 
     @property
     def mutations(self) -> list[str]:
@@ -187,11 +182,9 @@ def review_documents(
     operation: str = "CREATE",
     old: Iterable[Document] = (),
     *,
-    quiet: bool = False,
     among: NamedObjects | None = None,
 ) -> Iterator[Reviewed]:
-    """The decision about each document, one by one. `quiet`: unknown kinds are only counted. `among`: the
-    objects that findings may name."""
+    """The decision about each document, one by one. `among`: the objects that findings may name."""
     before = {document.identity: document.obj for document in old}
     for document in documents:
         earlier = before.get(document.identity) if operation == "UPDATE" else None
@@ -203,7 +196,7 @@ def review_documents(
             decision = replace(decision, results=tuple(_about_fields(document, decision)))
         if notes := list(_notes(document, config)):
             decision = replace(decision, notes=(*notes, *decision.notes))
-        yield Reviewed(document, decision, request, quiet, among)
+        yield Reviewed(document, decision, request, among)
 
 
 def _about_fields(document: Document, decision: Decision) -> Iterator[Result]:

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final
-
-from msgspec.structs import replace
 
 from webhook.cli import flags, pulled_models, servers
 from webhook.cli.cluster_reviews import Scan
@@ -64,43 +60,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("servers", "models"),
         help=(
             "servers: the server, version, health paths, ports, models, probes, drain and start budget of "
-            "each serving workload; with -o text, json or html. models: the models of each running pod as "
-            "its puller reports them through the API server's proxy; with -o text or json"
+            "each serving workload. models: the models of each running pod as its puller reports them "
+            "through the API server's proxy. With -o text or json"
         ),
-    )
-    parser.add_argument(
-        "--ask",
-        action="store_true",
-        help="with --view servers: ask a ready pod of each workload for its version, through the API "
-        "server's proxy",
     )
     flags.add_review_output(parser)
     parser.set_defaults(run=run)
 
 
-_GOES_WITH: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
-    "--missed": (("text", "json"), ("report", "statistics", "view", "ask", "split_by_namespace")),
-    "--view models": (("text", "json"), ("report", "statistics", "ask", "split_by_namespace")),
-    "--view servers": (("text", "json", "html"), ("report", "statistics", "split_by_namespace")),
-}
-"""For each view: its output formats, and the flags that do not apply to it."""
-
-
 def _check(args: argparse.Namespace) -> None:
     flags.check_review_output(args)
-    view = "--missed" if args.missed else f"--view {args.view}"
-    outputs, excluded = _GOES_WITH.get(view, ((args.output,), ()))
-    if args.output not in outputs:
-        raise UserError(f"{view} can only be used with -o {', '.join(outputs[:-1])} or {outputs[-1]}")
-    for name in excluded:
-        if getattr(args, name) not in (None, False):
-            raise UserError(f"{view} can't be used with --{name.replace('_', '-')}")
+    if args.missed or args.view:
+        view = "--missed" if args.missed else f"--view {args.view}"
+        if args.output not in ("text", "json"):
+            raise UserError(f"{view} can only be used with -o text or json")
+        for name in ("report", "statistics", *(["view"] if args.missed else [])):
+            if getattr(args, name) not in (None, False):
+                raise UserError(f"{view} can't be used with --{name}")
     if (args.repair or args.yes) and not args.missed:
         raise UserError("--repair and --yes can only be used with --missed")
     if args.yes and not args.repair:
         raise UserError("--yes can only be used with --repair")
-    if args.ask and args.view != "servers":
-        raise UserError("--ask can only be used with --view servers")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,14 +96,12 @@ def run(args: argparse.Namespace) -> int:
         config = policy.with_profile(args.profile) if args.profile else policy
         if args.missed:
             return DENIED if scan_missed(api, wait, namespace, config, args) else OK
-        quiet = args.unknown_kinds == "ignore" or args.view is not None
-        scan: Scan = replace(wait(Scan.prepare(api, namespace, config)), quiet=quiet)
+        scan: Scan = wait(Scan.prepare(api, namespace, config))
         subject = Subject(scan.source, place, config, scan.cluster, api.now(), scan.not_read)
         reviews = (review for (review,) in scan.reviews(wait))
         if args.view:
             found = servers.servings(reviews, subject)
-            found = servers.with_versions(api, wait, found) if args.ask else found
-            sys.stdout.writelines(servers.written(found, subject, args.output))
+            sys.stdout.writelines(servers.written(found, args.output))
             return OK
         if apis is None:
             return show(reviews, subject, args)

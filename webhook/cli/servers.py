@@ -1,7 +1,6 @@
 """`chassis scan --view servers`: the server, probes, drain and start budget of each serving workload.
 
-Each cell comes from the functions that the mutators and rules use. With `--ask`, a ready pod of each workload
-is asked for its version through the API server's proxy.
+Each cell comes from the functions that the mutators and rules use.
 """
 
 from __future__ import annotations
@@ -20,13 +19,9 @@ from policies.core.reasons import in_words
 from policies.core.target import PodTemplate
 from policies.disruption.drains import drain_of
 from policies.kube.images import image_matches, repository_and_tag
-from policies.kube.json import Json, text
-from policies.kube.metadata import annotations_of, labels_of
+from policies.kube.json import Json
+from policies.kube.metadata import annotations_of
 from policies.kube.names import plural
-from policies.kube.objects.metadata import LabelSelector
-from policies.kube.objects.pods import PodState
-from policies.kube.objects.reading import readable
-from policies.kube.objects.workloads import PodController
 from policies.kube.pods import Container
 from policies.kube.printable import printable
 from policies.probes.declared_models import models_of, named_models, size_by_name
@@ -36,21 +31,15 @@ from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.startup_budget import budget_of
-from webhook.admission.missed import runs
-from webhook.cli.connection import Wait
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewed import Reviewed, Subject
-from webhook.cli.terminal import as_json, print_note, table
-from webhook.kube import paths
-from webhook.kube.api import ApiServer
-from webhook.kube.calls import ApiError
+from webhook.cli.terminal import as_json, table
 
 ROUNDED_SECONDS: Final = 60
 """The most that a probe takes longer than its budget, because it counts whole periods."""
 _COLUMNS: Final = ("workload", "server", "version", "port", "health", "models", "drain", "budget")
 _EFFECTS: Final = {STARTUP: "a restart", READINESS: "no traffic", LIVENESS: "a restart"}
 """The effect of a probe that has failed for long enough."""
-MAX_VERSION_LENGTH: Final = 64
 
 
 _UNKNOWN: Final = Hang(None, "its server is not recognised")
@@ -65,9 +54,7 @@ class Serving(Struct, frozen=True):
     server: str | None = None
     """The name of its preset; None if the server is not recognised."""
     version: str | None = None
-    """From the tag of the server's own image, or from the server's answer."""
-    verified: bool = False
-    """Whether the version is from the server's answer."""
+    """From the tag of the server's own image."""
     port: int | None = None
     live_path: str | None = None
     ready_path: str | None = None
@@ -86,26 +73,21 @@ class Serving(Struct, frozen=True):
     """From its start until the kubelet kills it if it never answers."""
     start_budget_from: str | None = None
     """The reason for the budget, if the policy set it."""
-    selector: LabelSelector | None = None
-    """Of its pods."""
-    version_path: str | None = None
 
     @property
     def record(self) -> Json:
         """The element of `-o json`."""
         found = {to_camel(name): value for name, value in asdict(self).items()}
-        del found["selector"], found["versionPath"]
         found["hang"] = self.hang._asdict()
         return found
 
     @property
     def cells(self) -> dict[str, str]:
-        shown = (self.version or "unknown") + (" (verified)" if self.verified else "")
         drained = "unknown" if self.drain_seconds is None else in_words(self.drain_seconds)
         return {
             "workload": f"{self.namespace}/{self.name} ({self.kind}, {self.container})",
             "server": self.server or "not recognised",
-            "version": shown,
+            "version": self.version or "unknown",
             "port": str(self.port or "unknown"),
             "health": " ".join(dict.fromkeys(filter(None, (self.live_path, self.ready_path)))) or "unknown",
             "models": ", ".join(self.models) or "unknown",
@@ -142,7 +124,6 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
     lines = timelines([(template, facts)])
     timeline = next((each for each in lines if each.container == container.name), None)
     until = timeline.startup if timeline else None
-    controller = readable(review.document.obj, PodController)
     budget = budget_of(template.view, container, facts)
     ours = until is not None and 0 <= until - budget.seconds < ROUNDED_SECONDS
     found = Serving(
@@ -158,7 +139,6 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
         grace_seconds=template.typed.spec.grace,
         start_budget_seconds=until,
         start_budget_from=(budget.why() or None) if ours else None,
-        selector=None if controller is None else controller.spec.selector,
     )
     if server is None:
         return found
@@ -166,7 +146,6 @@ def _serving(review: Reviewed, template: PodTemplate, container: Container, fact
     return replace(
         found,
         server=server.name,
-        version_path=server.preset.version_path,
         version=_version_of_tag(server, container.image),
         port=server_port(container, server),
         live_path=None if server.preset.live_socket else live or None,
@@ -196,59 +175,11 @@ def _probes(timeline: Timeline | None) -> dict[str, str]:
     return {name: f"after {in_words(value)}" for name, value in seconds.items() if value is not None}
 
 
-# --- versions --------------------------------------------------------------------------------------
-
-
-def with_versions(api: ApiServer, wait: Wait, found: Iterable[Serving]) -> Iterator[Serving]:
-    """Each workload with the version that a ready pod answers, if one answers."""
-    for each in found:
-        version = wait(_version(api, each))
-        yield replace(each, version=version, verified=True) if version else each
-
-
-async def _version(api: ApiServer, serving: Serving) -> str:
-    path = serving.version_path
-    if path is None or serving.port is None:
-        return ""
-    try:
-        pod = await _ready_pod(api, serving)
-        if pod is None:
-            return ""
-        name = text(pod, "metadata", "name")
-        answer = await api.call("GET", paths.proxied(name, serving.namespace, serving.port, path))
-    except ApiError as error:
-        print_note(f"{serving.namespace}/{serving.name} could not be asked: {error}")
-        return ""
-    return text(answer, "version")[:MAX_VERSION_LENGTH]
-
-
-async def _ready_pod(api: ApiServer, serving: Serving) -> Json | None:
-    if serving.kind == "Pod":
-        return await api.get(paths.one("v1", "pods", serving.name, serving.namespace))
-    selector = serving.selector
-    if selector is None or selector == LabelSelector():  # a Service or ReplicationController has another form
-        return None
-    path = paths.collection("v1", "pods", serving.namespace)
-    async for pod in api.objects(path):
-        if selector.matches(labels_of(pod)) and runs(pod) and _ready(pod):
-            return pod
-    return None
-
-
-def _ready(pod: Json) -> bool:
-    found = readable(pod, PodState)
-    return found is not None and found.status.condition("Ready") is not None
-
-
 # --- output ----------------------------------------------------------------------------------------
 
 
-def written(found: Iterable[Serving], subject: Subject, output: str) -> Iterator[str]:
-    """The output in one of the formats text, json and html."""
-    if output == "html":
-        from webhook.cli.output import pages
-
-        return pages.stream("servers.html", subject=subject, columns=_COLUMNS, rows=found)
+def written(found: Iterable[Serving], output: str) -> Iterator[str]:
+    """The output in one of the formats text and json."""
     if output == "json":
         return iter([as_json([each.record for each in found])])
     return _table(list(found))

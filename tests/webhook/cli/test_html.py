@@ -15,10 +15,6 @@ import yaml
 
 from policies.core.facts import NoCluster
 from policies.core.finding import Profile
-from policies.core.pod_templates import pod_templates
-from policies.core.target import Target
-from policies.core.workloads import workloads_by_kind
-from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.names import shortened
 from tests.manifests import manifest
@@ -26,7 +22,7 @@ from tests.webhook.cli.scanned import DEPLOYMENTS, RULE, Chassis, InCluster, dep
 from tests.webhook.kube.apiserver import FakeApiServer
 from webhook.cli.output.html import page
 from webhook.cli.output.html.card import MAX_ROW_LENGTH, card
-from webhook.cli.output.html.summary import Profiles, ReviewStatus, pods_of, status_of
+from webhook.cli.output.html.summary import Profiles, ReviewStatus, status_of
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.output.yaml import dump, for_reading
 from webhook.cli.reviewed import Reviewed, Subject, review_documents
@@ -193,55 +189,7 @@ def test_a_diff_is_the_object_before_and_after(manifests: Path) -> None:
             assert f"{reason.policy}: {reason.why}" in reasons, (review.title, reason)
 
 
-def test_accelerators_are_next_to_those_of_the_nodes(
-    chassis: Chassis, manifests: Path, tmp_path: Path
-) -> None:
-    node = manifest("Node", "gpu-1", version="v1") | {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}
-    (tmp_path / "node.json").write_text(json.dumps(node))
-    made = Page(chassis("review", tmp_path, "-o", "html").out)
-    assert "nvidia.com/gpu 6 1 4 1 4 ✕ 2 too few" in made.text
-    assert "The nodes are unknown." in Page(chassis("review", manifests, "-o", "html").out).text
-
-
 # --- the timeline ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec", "expected"),
-    [
-        ("apps/v1 Deployment", "{replicas: 3, template: POD}", [3]),
-        ("apps/v1 DaemonSet", "{template: POD}", [1]),
-        ("batch/v1 Job", "{parallelism: 4, template: POD}", [4]),
-        ("batch/v1 CronJob", "{jobTemplate: {spec: {parallelism: 2, template: POD}}}", [2]),
-        (
-            "jobset.x-k8s.io/v1alpha2 JobSet",
-            "{replicatedJobs: [{name: a, replicas: 2, template: {spec: {parallelism: 3, template: POD}}}]}",
-            [6],
-        ),
-        (
-            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
-            "{replicas: 2, leaderWorkerTemplate: {size: 4, leaderTemplate: POD, workerTemplate: POD}}",
-            [2, 6],
-        ),
-        (
-            "leaderworkerset.x-k8s.io/v1 LeaderWorkerSet",
-            "{replicas: 2, leaderWorkerTemplate: {size: 4, workerTemplate: POD}}",
-            [8],
-        ),
-        (
-            "ray.io/v1 RayService",
-            "{rayClusterConfig: {headGroupSpec: {template: POD}, workerGroupSpecs: "
-            "[{minReplicas: 2, numOfHosts: 2, template: POD}]}}",
-            [1, 4],
-        ),
-    ],
-)
-def test_the_pods_that_run_at_once_are_counted(kind: str, spec: str, expected: list[int]) -> None:
-    api_version, kind = kind.split()
-    pod = "{spec: {containers: [{name: a, image: a}]}}"
-    obj = {"apiVersion": api_version, "kind": kind, "spec": yaml.safe_load(spec.replace("POD", pod))}
-    target = Target(obj, kind_of(obj), pod_templates(obj, workloads_by_kind()))
-    assert [pods_of(target, each) for each in target.templates] == expected
 
 
 def test_a_timeline_is_the_arithmetic_of_the_probes(manifests: Path) -> None:
@@ -302,29 +250,6 @@ def test_its_own_policy_lets_nothing_else_run(chassis: Chassis, manifests: Path)
 
 
 # --- how it is written --------------------------------------------------------------------------------
-
-
-def test_each_namespace_has_a_page_for_its_owner(chassis: Chassis, tmp_path: Path, manifests: Path) -> None:
-    out = tmp_path / "report"
-    answer = chassis("review", manifests, "-o", "html", "--split-by-namespace", out)
-    assert answer.status == 1
-    assert "2 namespaces" in answer.out
-    assert {file.name for file in out.iterdir()} == {"index.html", "ns-ml.html", "ns-shop.html"}
-    index, shop = Page((out / "index.html").read_text()), Page((out / "ns-shop.html").read_text())
-    assert "ns-shop.html" in [a.get("href") for _, a in index.tags]
-    assert index.cards == {}
-    assert "bad" in shop.text
-    assert "llm" not in shop.text
-    assert "1 object" in shop.text
-
-
-def test_a_namespace_s_name_leads_to_no_other_file(tmp_path: Path) -> None:
-    hostile = "../../escaped", "a/b", "..", "x" * 300, "index"
-    documents = [Document("f", n, manifest("Pod", "p", namespace=name)) for n, name in enumerate(hostile)]
-    reviews, subject = reviewed(*documents)
-    assert page.split(reviews, subject, tmp_path / "out") == len(hostile)
-    assert len(list((tmp_path / "out").iterdir())) == len(hostile) + 1
-    assert [file.name for file in tmp_path.iterdir()] == ["out"]
 
 
 def test_objects_are_let_go_as_they_come(manifests: Path) -> None:

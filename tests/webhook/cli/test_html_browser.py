@@ -94,13 +94,6 @@ async def test_a_filter_is_part_of_the_address(tab: Tab, report: Path) -> None:
     assert await tab.shown() == ["bad"]
 
 
-async def test_a_cell_of_the_heat_map_leads_to_its_objects(tab: Tab, report: Path) -> None:
-    await tab.open(report)
-    await tab.ask(f"document.querySelector('.heat a[data-ns=shop][data-rule={RULE}]').click()")
-    assert await tab.shown() == ["bad"]
-    assert await tab.ask("document.getElementById('f-rule').value") == f"={RULE}"
-
-
 async def test_an_anchor_opens_what_it_names(tab: Tab, report: Path) -> None:
     await tab.open(report)
     name = await tab.ask("document.querySelector('section[data-ns=shop] .w').id")

@@ -68,14 +68,13 @@ def test_text(chassis: Chassis, manifests: Path) -> None:
     assert chassis("review", manifests).out.splitlines()[-1].startswith("1 object, ")
 
 
-@pytest.mark.parametrize(("choice", "status"), [("warn", 0), ("error", 1), ("ignore", 0)])
+@pytest.mark.parametrize(("choice", "status"), [("warn", 0), ("error", 1)])
 def test_unknown_kinds_and_the_exit_status(
     chassis: Chassis, manifests: Path, choice: str, status: int
 ) -> None:
     answer = chassis("review", manifests, f"--unknown-kinds={choice}")
     assert answer.status == status
-    assert (ODD in answer.out) is (choice != "ignore")
-    assert "2 not reviewed" in answer.out, "it is always counted"
+    assert ODD in answer.out
 
 
 def test_json(chassis: Chassis, manifests: Path) -> None:

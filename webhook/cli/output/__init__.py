@@ -3,7 +3,7 @@
 | question | module |
 |---|---|
 | which format is chosen | `show` |
-| for people | `text`, `diff`, `statistics`; an HTML page: `html`, `pages` |
+| for people | `text`, `diff`, `statistics`; an HTML page: `html` |
 | for programs | `json`, `yaml`, `junit`, `sarif`, `policyreport` |
 | graphs in all formats | `graph` |
 

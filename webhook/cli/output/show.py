@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from importlib import import_module
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from webhook.cli.flags import DENIED, OK
 from webhook.cli.reviewed import Reviewed, Subject
@@ -33,10 +32,6 @@ class _Tally(Struct):
 def show(reviews: Iterable[Reviewed], subject: Subject, args: argparse.Namespace) -> int:
     """Print reviews as the flags of `flags.add_review_output` choose, and return the exit status."""
     tally = _Tally()
-    if args.before:
-        from webhook.cli.history import earlier
-
-        subject = replace(subject, earlier=earlier(args.before))
     counted = tally.count(reviews)
     if args.statistics:
         from webhook.cli.output.statistics import statistics
@@ -46,11 +41,6 @@ def show(reviews: Iterable[Reviewed], subject: Subject, args: argparse.Namespace
             sys.stdout.write(figures.json())
         else:
             print_lines(figures.lines())
-    elif args.split_by_namespace:
-        from webhook.cli.output.html import page
-
-        namespaces = page.split(counted, subject, args.split_by_namespace)
-        print(f"{args.split_by_namespace / 'index.html'}, and a page for each of {namespaces} namespaces")
     else:
         module = "html.page" if args.output == "html" else args.output
         written = import_module(f"webhook.cli.output.{module}")  # only the chosen format is loaded

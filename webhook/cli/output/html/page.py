@@ -1,24 +1,34 @@
-"""One HTML file from a stream of reviews. Only counts stay in memory; rows go to a temporary file."""
+"""One HTML file from a stream of reviews. Only counts stay in memory; rows go to a temporary file.
+
+Jinja escapes every text, after `printable` has replaced its control characters. The script puts data
+only into text nodes. The page loads no other file, and its Content-Security-Policy allows only its own script
+and style.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import BinaryIO
-from urllib.parse import quote
+from typing import Any, BinaryIO
 
 import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from msgspec import Struct
 
 from policies.core.finding import Profile
-from webhook.cli.output import pages
+from policies.kube.printable import printable, printable_lines
 from webhook.cli.output.html.card import card
-from webhook.cli.output.html.summary import Profiles, ReviewStatus, Summary, accelerators_requested, status_of
-from webhook.cli.output.html.view import Section, View, counts_in_words, row
+from webhook.cli.output.html.summary import Profiles, ReviewStatus, Summary, status_of
+from webhook.cli.output.html.view import Section, View, counted, counts_in_words, row
 from webhook.cli.reviewed import Reviewed, Subject
+from webhook.version import version
 
 
 class _Entry(Struct, frozen=True):
@@ -31,97 +41,45 @@ class _Entry(Struct, frozen=True):
     length: int
 
 
-class Report:
-    """The rows of reviewed objects in a temporary file, and their counts."""
-
-    def __init__(self, subject: Subject, rows: BinaryIO) -> None:
-        """`rows`: an empty file for writing and reading."""
-        self._subject = subject
-        self._profiles = Profiles(subject)
-        self._entries: list[_Entry] = []
-        self._rows = rows
-        self.whole = Summary()
-        self.by_namespace: dict[str, Summary] = {}
-
-    def read(self, reviews: Iterable[Reviewed]) -> Report:
-        """Write a row for every object, and count it."""
-        for review in reviews:
-            decisions = self._profiles.decide(review)
-            anchor = _anchor(review)
-            pods = self._subject.pods(review)
-            accelerators = accelerators_requested(review, pods)
-            own = self.by_namespace.setdefault(review.document.namespace, Summary())
-            for summary in (self.whole, own):
-                summary.add(review, decisions, anchor, accelerators)
-            strict = decisions[Profile.STRICT]
-            images = dict.fromkeys(each.image for template, _ in pods for each in template.containers())
-            content = card(review, strict, pods)
-            written = pages.render(
-                "html/row.html", row=row(review, anchor, status_of(strict), images, content)
-            ).encode()
-            entry = _Entry(
-                review.document.namespace,
-                list(ReviewStatus).index(status_of(review.decision)),
-                review.title,
-                self._rows.tell(),
-                self._rows.write(written),
-            )
-            self._entries.append(entry)
-        self._entries.sort(key=lambda each: (each.namespace, each.rank, each.title))
-        return self
-
-    def page(self, namespace: str | None = None) -> Iterator[str]:
-        """The page of all namespaces or of one, in pieces."""
-        summary = self.whole if namespace is None else self.by_namespace[namespace]
-        entries = [each for each in self._entries if namespace in (None, each.namespace)]
-        view = View(self._subject, summary, namespace, None)
-        return pages.stream("html/page.html", view=view, sections=self._sections(entries, summary))
-
-    def index(self, names: Mapping[str, str]) -> Iterator[str]:
-        """The page without objects, with links to the page of each namespace. `names`: the files by
-        namespace."""
-        return pages.stream("html/page.html", view=View(self._subject, self.whole, None, names), sections=())
-
-    def _sections(self, entries: Sequence[_Entry], summary: Summary) -> Iterator[Section]:
-        for namespace, here in groupby(entries, key=lambda each: each.namespace):
-            yield Section(namespace, counts_in_words(summary.namespaces[namespace]), map(self._row, here))
-
-    def _row(self, entry: _Entry) -> str:
-        self._rows.seek(entry.start)
-        return self._rows.read(entry.length).decode()
-
-
 def pieces(reviews: Iterable[Reviewed], subject: Subject) -> Iterator[str]:
-    """The page of all namespaces, in pieces; all reviews are read before the first."""
+    """The page, in pieces; all reviews are read before the first."""
+    summary = Summary()
     with tempfile.TemporaryFile() as rows:
-        yield from Report(subject, rows).read(reviews).page()
+        entries = sorted(
+            _entries(reviews, subject, summary, rows), key=attrgetter("namespace", "rank", "title")
+        )
+        sections = _sections(entries, summary, rows)
+        page = _environment().get_template("page.html")
+        yield from page.generate(view=View(subject, summary), sections=sections)
 
 
-def split(reviews: Iterable[Reviewed], subject: Subject, directory: Path) -> int:
-    """Write `index.html` and a page for each namespace into a directory; the number of namespaces."""
-    with tempfile.TemporaryFile() as rows:
-        report = Report(subject, rows).read(reviews)
-        names = {namespace: _file_name(namespace) for namespace in sorted(report.by_namespace)}
-        directory.mkdir(parents=True, exist_ok=True)
-        _write(directory / "index.html", report.index(names))
-        for namespace, name in names.items():
-            _write(directory / name, report.page(namespace))
-    return len(names)
+def _entries(
+    reviews: Iterable[Reviewed], subject: Subject, summary: Summary, rows: BinaryIO
+) -> Iterator[_Entry]:
+    """Count every object, and write its row."""
+    profiles = Profiles(subject)
+    template = _environment().get_template("row.html")
+    for review in reviews:
+        decisions = profiles.decide(review)
+        anchor = _anchor(review)
+        summary.add(review, decisions, anchor)
+        pods = subject.pods(review)
+        strict = decisions[Profile.STRICT]
+        images = dict.fromkeys(each.image for template, _ in pods for each in template.containers())
+        content = card(review, strict, pods)
+        written = template.render(row=row(review, anchor, status_of(strict), images, content)).encode()
+        rank = list(ReviewStatus).index(status_of(review.decision))
+        start, length = rows.tell(), rows.write(written)
+        yield _Entry(review.document.namespace, rank, review.title, start, length)
 
 
-def _write(file: Path, parts: Iterable[str]) -> None:
-    with file.open("w", encoding="utf-8") as out:
-        out.writelines(parts)
+def _sections(entries: Iterable[_Entry], summary: Summary, rows: BinaryIO) -> Iterator[Section]:
+    def read(entry: _Entry) -> str:
+        rows.seek(entry.start)
+        return rows.read(entry.length).decode()
 
-
-def _file_name(namespace: str) -> str:
-    """A unique file name for a namespace, always below the directory."""
-    if not namespace:
-        return "no-namespace.html"
-    name = quote(namespace, safe="")
-    if len(name) > 100:
-        name = f"{name[:60]}-{hashlib.sha256(namespace.encode()).hexdigest()[:12]}"
-    return f"ns-{name}.html"
+    for namespace, here in groupby(entries, key=attrgetter("namespace")):
+        yield Section(namespace, counts_in_words(summary.namespaces[namespace]), map(read, here))
 
 
 def _anchor(review: Reviewed) -> str:
@@ -129,3 +87,55 @@ def _anchor(review: Reviewed) -> str:
     steps = document.origin and document.origin.steps
     identity = orjson.dumps([document.source, document.index, steps, *map(str, document.identity)])
     return f"w-{hashlib.sha256(identity).hexdigest()[:12]}"
+
+
+# --- templates ---------------------------------------------------------------------------------------
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        autoescape=True,
+        auto_reload=False,
+        finalize=_printable,
+        loader=FileSystemLoader(Path(__file__).parent),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    made.globals.update(asset=_asset, version=version())
+    made.filters.update(counted=counted, digest=_digest, number=_number, lines=printable_lines, shown=_shown)
+    made.policies.update({"json.dumps_function": _json, "json.dumps_kwargs": {}})
+    return made
+
+
+@cache
+def _asset(name: str) -> str:
+    return Path(__file__).parent.joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """How a Content-Security-Policy identifies a script or style."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _number(number: int) -> str:
+    return f"{number:,}"
+
+
+def _printable(value: Any) -> Any:
+    """A value of a template: text on one line, without control characters."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _shown(value: Any) -> Any:
+    """JSON without control characters in its texts."""
+    if isinstance(value, dict):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    return printable_lines(value) if isinstance(value, str) else value
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct, field
 
-from policies.accelerators.gpu_affinity_settings import GpuAffinity
-from policies.accelerators.requests import inventory_of
 from policies.core.coverage import Coverage, Reading
-from policies.core.facts import Facts
 from policies.core.finding import Mode, Profile
-from policies.core.runs import role_of
-from policies.core.target import PodTemplate, Target
-from policies.kube.group_kinds import LEADER_WORKER_SET, GroupKind, kind_of
-from policies.kube.json import integer, mapping
-from policies.rollouts.rollouts import pods_per_replica
+from policies.kube.group_kinds import GroupKind
+from policies.kube.json import mapping
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
@@ -130,24 +124,12 @@ class Summary(Struct):
     )
     rules: dict[str, Counter[str]] = field(default_factory=dict)
     """Findings by rule and mode."""
-    places: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    """Findings by namespace and rule, and by mode."""
     namespaces: dict[str, Counter[ReviewStatus]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
     kinds_not_read: dict[GroupKind, KindNotRead] = field(default_factory=dict)
     exempted: list[Exempted] = field(default_factory=list)
-    requested: Counter[str] = field(default_factory=Counter)
-    """Accelerators by resource, with all replicas."""
-    requesting: Counter[str] = field(default_factory=Counter)
-    """Objects by requested resource."""
 
-    def add(
-        self,
-        review: Reviewed,
-        decisions: Mapping[Profile, Decision],
-        anchor: str,
-        accelerators: Mapping[str, int],
-    ) -> None:
+    def add(self, review: Reviewed, decisions: Mapping[Profile, Decision], anchor: str) -> None:
         document, decision = review.document, review.decision
         namespace = document.namespace
         self.objects += 1
@@ -165,69 +147,7 @@ class Summary(Struct):
             totals.refusing.update({result.rule for result in decided.results if result.denies})
         for result in decision.results:
             self.rules.setdefault(result.rule, Counter())[mode_of(result)] += 1
-            self.places.setdefault((namespace, result.rule), Counter())[mode_of(result)] += 1
             if result.exempted is not None:
                 created = str(mapping(document.obj, "metadata").get("creationTimestamp") or "")
                 finding = (anchor, result.rule, result.exempted, created, document.exempted_at)
                 self.exempted.append(Exempted(namespace, review.title, *finding))
-        self.requested.update(accelerators)
-        self.requesting.update(accelerators.keys())
-
-
-# --- accelerators ----------------------------------------------------------------------------------
-
-
-class AcceleratorSupply(Struct, frozen=True):
-    """The number of one accelerator on the nodes. Declared pools may be empty and do not count."""
-
-    total: int = 0
-    nodes: int = 0
-    largest: int = 0
-    """The largest number on one node."""
-
-
-def accelerators_requested(review: Reviewed, pods: Iterable[tuple[PodTemplate, Facts]]) -> Counter[str]:
-    """The accelerators that all pods of an object request, by resource."""
-    requested: Counter[str] = Counter()
-    templates = list(pods)
-    target = Target(review.final, kind_of(review.final), tuple(template for template, _ in templates))
-    for template, facts in templates:
-        each = facts.settings(GpuAffinity).catalogue.requests(template.typed.spec)
-        replicas = pods_of(target, template)
-        requested.update({name: count * replicas for name, count in each.items() if count * replicas})
-    return requested
-
-
-def pods_of(target: Target, template: PodTemplate) -> int:
-    """The pods of a template that a workload runs at once; 1 if not set."""
-    role = role_of(target.obj, template)
-    if role is not None:
-        return role.pods
-    if target.kind == LEADER_WORKER_SET:
-        return target.replicas * next(pods for each, pods in pods_per_replica(target) if each is template)
-    return integer(target.obj, *template.steps[:-1], "replicas", default=1)
-
-
-def supplies(subject: Subject) -> Mapping[str, AcceleratorSupply] | None:
-    """The accelerators on the nodes, by resource; None if the nodes are unknown."""
-    facts = Facts("", subject.cluster)
-    if facts.nodes() is None:
-        return None
-    settings = subject.config.values.get(GpuAffinity)
-    given = settings if isinstance(settings, GpuAffinity) else GpuAffinity()
-    found: dict[str, AcceleratorSupply] = {}
-    for resource, count in _on_nodes(given, facts):
-        known = found.get(resource, AcceleratorSupply())
-        found[resource] = AcceleratorSupply(known.total + count, known.nodes + 1, max(known.largest, count))
-    return found
-
-
-def _on_nodes(settings: GpuAffinity, facts: Facts) -> Iterator[tuple[str, int]]:
-    nodes = {
-        node.name: node
-        for fleet in inventory_of(settings, facts).fleets.values()
-        for node in fleet.nodes
-        if node.pool is None
-    }
-    for node in nodes.values():
-        yield from node.accelerators.items()

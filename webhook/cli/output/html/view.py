@@ -12,18 +12,14 @@ from policies.core import registry
 from policies.core.finding import Mode, Profile
 from policies.kube.json import Json
 from webhook.cli import explain
-from webhook.cli.history import Figures, ReviewHistory
 from webhook.cli.output.html.summary import (
     EXEMPTED,
-    AcceleratorSupply,
     KindNotRead,
     ProfileTotals,
     ReviewStatus,
     Summary,
     status_of,
-    supplies,
 )
-from webhook.cli.output.pages import counted
 from webhook.cli.reviewed import Reviewed, Subject
 from webhook.config.load import rules
 
@@ -65,12 +61,13 @@ TAGS: Final = (
 """The marks that a row shows."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, such as `1,024 objects`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def titled(namespace: str) -> str:
     return namespace or "(no namespace)"
-
-
-def namespace_id(namespace: str) -> str:
-    return f"ns-{quote(namespace, safe='')}" if namespace else "no-namespace"
 
 
 # --- one object ------------------------------------------------------------------------------------
@@ -163,22 +160,6 @@ class RuleRow(NamedTuple):
     summary: str
 
 
-class Cell(NamedTuple):
-    rule: str
-    findings: int
-    refusing: int
-    shade: int
-    words: str
-
-
-class HeatLine(NamedTuple):
-    namespace: str
-    title: str
-    href: str
-    cells: Sequence[Cell | None]
-    findings: int
-
-
 class Age(NamedTuple):
     """A time and how many days ago it was; None if unknown."""
 
@@ -195,25 +176,6 @@ class ExemptionRow(NamedTuple):
     written: Age
 
 
-class AcceleratorRow(NamedTuple):
-    """The requests for one resource, and the supply of the nodes."""
-
-    resource: str
-    requested: int
-    objects: int
-    supply: AcceleratorSupply
-    bar: Sequence[Segment]
-    lacking: int
-
-
-class PageRow(NamedTuple):
-    """A link to the page of one namespace, with its counts."""
-
-    href: str
-    title: str
-    counts: Sequence[int]
-
-
 class Section(NamedTuple):
     namespace: str
     counts: str
@@ -222,7 +184,7 @@ class Section(NamedTuple):
 
     @property
     def id(self) -> str:
-        return namespace_id(self.namespace)
+        return f"ns-{quote(self.namespace, safe='')}" if self.namespace else "no-namespace"
 
     @property
     def title(self) -> str:
@@ -230,50 +192,33 @@ class Section(NamedTuple):
 
 
 class View:
-    """A page of all namespaces or one, or the index of the pages of all namespaces."""
+    """The page."""
 
     statuses: Final = [status.value for status in ReviewStatus]
     status_words: Final = [WORDS[status] for status in ReviewStatus]
     status_keys: Final = [(status.value, WORDS[status]) for status in ReviewStatus]
     verbs: Final = VERBS
 
-    def __init__(
-        self, subject: Subject, summary: Summary, namespace: str | None, names: Mapping[str, str] | None
-    ) -> None:
-        """`namespace`: None for all; `names`: for an index, the files by namespace."""
+    def __init__(self, subject: Subject, summary: Summary) -> None:
         self._subject = subject
         self._summary = summary
-        self._names = names
         self.source = subject.source
-        self.place = "" if namespace is None else f" · {titled(namespace)}"
         self.objects = summary.objects
         self.made = datetime.fromtimestamp(subject.now, UTC)
         self.about = [
             ("Source", subject.source),
-            *([("Namespace", titled(namespace))] if namespace is not None else []),
             ("Policy", subject.policy),
             ("Digest", subject.config.digest or "built in"),
             ("Profile", subject.config.rules.profile.value),
         ]
-        known = supplies(subject)
-        self.nodes_known = known is not None
         self.not_read = list(subject.not_read)
         self.kinds_not_read: list[KindNotRead] = sorted(
             summary.kinds_not_read.values(), key=lambda each: (-each.objects, each.kind, each.group)
         )
         self.tiles = list(self._tiles())
-        # The files have no counts by namespace.
-        self.history = self._history() if subject.earlier and namespace is None else None
         self.steps = list(self._steps())
-        self.heat_columns = sorted(summary.rules, key=lambda name: (*_weight(summary.rules[name]), name))
         self.rules = list(self._rules())
-        self.heat = list(self._heat())
-        self.pages = [
-            PageRow(quote(name), titled(each), _by_status(summary.namespaces[each]))
-            for each, name in (names or {}).items()
-        ]
         self.exemptions = list(self._exemptions())
-        self.accelerators = list(self._accelerators(known or {}))
         self.filters = {
             "namespaces": [(each, titled(each)) for each in sorted(summary.namespaces)],
             "kinds": [(each, each) for each in sorted(summary.kinds)],
@@ -284,28 +229,13 @@ class View:
             (anchor, title)
             for anchor, title, shown in (
                 ("plan", "Plan", True),
-                ("history", "Over time", self.history),
                 ("not-read", "Not read", self.not_read or self.kinds_not_read),
                 ("rules", "Rules", self.rules),
-                ("namespaces", "Namespaces", self.heat),
-                ("owners", "Pages", names is not None),
                 ("exemptions", "Exemptions", self.exemptions),
-                ("accelerators", "Accelerators", self.accelerators),
-                ("workloads", "Objects", names is None),
+                ("workloads", "Objects", True),
             )
             if shown
         ]
-
-    def _history(self) -> ReviewHistory:
-        by_mode = {
-            mode: {
-                rule: counts[mode.value] for rule, counts in self._summary.rules.items() if counts[mode.value]
-            }
-            for mode in (Mode.WARN, Mode.ENFORCE)
-        }
-        denied = self._summary.profiles[self._subject.config.rules.profile].statuses[ReviewStatus.REFUSED]
-        now = Figures(self.made, self.objects, denied, by_mode[Mode.WARN], by_mode[Mode.ENFORCE])
-        return ReviewHistory([*sorted(self._subject.earlier, key=lambda each: each.made), now])
 
     def _tiles(self) -> Iterator[Tile]:
         now = self._summary.profiles[self._subject.config.rules.profile].statuses
@@ -337,8 +267,8 @@ class View:
 
     def _rules(self) -> Iterator[RuleRow]:
         most = max((counts.total() for counts in self._summary.rules.values()), default=0)
-        for name in self.heat_columns:
-            counts = self._summary.rules[name]
+        every = self._summary.rules.items()
+        for name, counts in sorted(every, key=lambda item: (*_weight(item[1]), item[0])):
             rule, mutator = rules().get(name), registry.mutators().get(name)
             document = rule.document if rule else None
             yield RuleRow(
@@ -359,35 +289,11 @@ class View:
                 explain.summary(mutator) if mutator else "",
             )
 
-    def _heat(self) -> Iterator[HeatLine]:
-        places, names = self._summary.places, self._names
-        totals: dict[str, Counter[str]] = {}
-        for (namespace, _), counts in places.items():
-            totals.setdefault(namespace, Counter()).update(counts)
-        most = max((counts.total() for counts in places.values()), default=0)
-        for namespace in sorted(totals, key=lambda each: (*_weight(totals[each]), each)):
-            yield HeatLine(
-                namespace,
-                titled(namespace),
-                f"#{namespace_id(namespace)}" if names is None else quote(names[namespace]),
-                [_cell(places.get((namespace, rule)), namespace, rule, most) for rule in self.heat_columns],
-                totals[namespace].total(),
-            )
-
     def _exemptions(self) -> Iterator[ExemptionRow]:
         ordered = sorted(self._summary.exempted, key=lambda each: (each.namespace, each.title, each.rule))
         for each in ordered:
-            page = "" if self._names is None else quote(self._names[each.namespace])
             created, written = (_age(when, self._subject.now) for when in (each.created, each.written))
-            yield ExemptionRow(f"{page}#{each.anchor}", each.title, each.rule, each.reason, created, written)
-
-    def _accelerators(self, known: Mapping[str, AcceleratorSupply]) -> Iterator[AcceleratorRow]:
-        for resource in sorted({*self._summary.requested, *known}):
-            requested, supply = self._summary.requested[resource], known.get(resource, AcceleratorSupply())
-            lacking = max(0, requested - supply.total)
-            parts = bar([("clean", requested - lacking), ("refused", lacking)], max(requested, supply.total))
-            objects = self._summary.requesting[resource]
-            yield AcceleratorRow(resource, requested, objects, supply, parts, lacking)
+            yield ExemptionRow(f"#{each.anchor}", each.title, each.rule, each.reason, created, written)
 
 
 def counts_in_words(counts: Counter[ReviewStatus]) -> str:
@@ -411,15 +317,6 @@ def _by_status(counts: Counter[ReviewStatus]) -> list[int]:
 def _weight(counts: Counter[str]) -> tuple[int, ...]:
     """A sort key, most severe first: refusals, then warnings, and so on."""
     return tuple(-counts[mode] for mode in VERBS)
-
-
-def _cell(counts: Counter[str] | None, namespace: str, rule: str, most: int) -> Cell | None:
-    if counts is None:
-        return None
-    findings, refusing = counts.total(), counts[Mode.ENFORCE.value]
-    words = f"{counted(findings, 'finding')} of {rule} in {titled(namespace)}"
-    words += f", {refusing:,} refuse" if refusing else ""
-    return Cell(rule, findings, refusing, min(4, 1 + 4 * (findings - 1) // max(most, 4)), words)
 
 
 def _age(when: str, now: float) -> Age:
