@@ -46,8 +46,8 @@ HELD_OUT = (
     "where no manifest alone decides it, since a Secret, a role or a service account may be created "
     "elsewhere. Some of the missed classes were added afterwards, so the tables show more. Threads were left "
     "out in rounds 2 (about training), 5, 6, 7, 9 and 11 to 14, 565 in all: in 349 no manifest shows the "
-    "cause, such as a bug of an operator, and 216 do not contain the manifest. A round leaves out what earlier "
-    "ones collected, so later rounds have less of what people report most."
+    "cause, such as a bug of an operator, and 216 do not contain the manifest. A round leaves out what "
+    "earlier ones collected, so later rounds have less of what people report most."
 )
 HELD_OUT_ROUND = "In round {number} the first run caught {caught} of {all} ({share} %): {areas}."
 
