@@ -32,11 +32,6 @@ COPY puller puller
 COPY manifests manifests
 COPY docker docker
 RUN uv sync --frozen --no-dev --no-editable $WITHOUT
-# --build-arg TRACING=1 adds what `--tracing` needs.
-ARG TRACING=
-RUN test -z "$TRACING" || { uv export --quiet --frozen --no-dev --extra tracing --no-emit-project \
-    --no-emit-package obstore --no-emit-package zstandard --output-file /tmp/tracing.txt \
-    && uv pip install --python /opt/chassis/bin/python --requirements /tmp/tracing.txt; }
 ARG SOURCE_DATE_EPOCH=0
 RUN uvx --from cyclonedx-bom==7.5.0 cyclonedx-py environment --output-reproducible --of JSON \
     --output-file /opt/chassis/sbom.cdx.json /opt/chassis/bin/python \

@@ -23,7 +23,6 @@ from webhook.server.journal import Journal
 from webhook.server.metrics import Metrics
 from webhook.server.reviews import Reviews
 from webhook.server.shared_memory import SharedRecords
-from webhook.server.tracing import Tracing
 
 ENDPOINTS = ("mutate", "validate")
 
@@ -60,9 +59,8 @@ def _reviews(known: Cluster) -> Reviews:
         endpoints(policy, known),
         on_error(policy),
         metrics,
-        Journal(metrics, Tracing()),
+        Journal(metrics),
         SharedRecords.unshared(),
-        traced=False,
     )
 
 

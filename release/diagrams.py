@@ -202,7 +202,6 @@ def _answering(endpoint: str, obj: Json) -> Any:
     from webhook.server.metrics import Metrics
     from webhook.server.reviews import Reviews
     from webhook.server.shared_memory import SharedRecords
-    from webhook.server.tracing import Tracing
 
     policy, metrics = cast(LivePolicy, SimpleNamespace(config=load({}))), Metrics()
     decide = {"mutate": mutate, "validate": validate}[endpoint]
@@ -211,9 +210,8 @@ def _answering(endpoint: str, obj: Json) -> Any:
         {endpoint: decider},
         on_error(policy),
         metrics,
-        Journal(metrics, Tracing()),
+        Journal(metrics),
         SharedRecords.unshared(),
-        traced=False,
     )
     group, _, version = obj["apiVersion"].rpartition("/")
     request = {

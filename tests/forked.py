@@ -162,7 +162,6 @@ def _import() -> None:
         "webhook.server.tls_reload",
         "webhook.server.main",
         "webhook.server.supervisor",
-        "webhook.server.tracing",
     ):
         import_module(module)
     with suppress(ModuleNotFoundError):

@@ -25,7 +25,6 @@ from webhook.config.location import INSTALLED, config_map
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.calls import ApiError
-from webhook.observed.history import query_history
 from webhook.observed.record import Record
 from webhook.observed.tuning import Row, rows
 
@@ -43,14 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags.add_namespaces(parser)
     flags.add_policy(parser)
     flags.add_output(parser, "text", "json", "yaml", about="yaml: a patch for each workload that needs one; ")
-    parser.add_argument(
-        "--prometheus",
-        metavar="URL",
-        help=(
-            "also read from Prometheus the starts of deleted pods (kube-state-metrics) and the durations "
-            "of liveness probes (the kubelet)"
-        ),
-    )
     parser.set_defaults(run=run)
 
 
@@ -60,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
         config, _ = wait(policy_of(api, args.policy))
         cluster, _ = wait(read_facts(api, namespace))
         pods, events, record = wait(_read(api, namespace))
-        history = wait(query_history(args.prometheus, namespace)) if args.prometheus else None
-        found = rows(pods, events, record, config, cluster, history)
+        found = rows(pods, events, record, config, cluster)
         omitted = _without_pods(record, namespace, found)
         if omitted:
             names = ", ".join(omitted[:3]) + (", ..." if len(omitted) > 3 else "")

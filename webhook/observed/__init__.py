@@ -5,7 +5,7 @@ models that fail.
 |---|---|
 | what the leader watches | `collector` |
 | what a pod's status says about starts and ends | `pods` |
-| what is kept | `record`, and `history` for pods of the past |
+| what is kept | `record` |
 | which models fail | `model_events`, from `status_pages` |
 | which probes and limits fit | `tuning` |
 

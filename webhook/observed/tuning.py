@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,7 +29,6 @@ from policies.probes.observed import MIN_STARTS, workload_of
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.review import Context
-from webhook.observed.history import Key, LivenessResults, ObservedHistory
 from webhook.observed.pods import (
     KILLED,
     STARTUP_PROBE,
@@ -53,9 +52,6 @@ _MIN_EXPECTED: Final = 200
 """The minimum of the annotation in seconds: three times that is 10 minutes."""
 _EVICTIONS: Final = 3
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
-_OFTEN: Final = 0.01
-"""The share of liveness probes from which there is a verdict."""
-_MIN_PROBES: Final = 100
 _FAILED: Final = re.compile(r"Container (?P<name>\S+) failed (?P<probe>startup|liveness) probe")
 """The message of kubelet's Events with the reason Killing."""
 
@@ -85,8 +81,6 @@ class Row(Struct, frozen=True):
     """The proposed annotation of the pod template, if any."""
     startup_failures: int | None = None
     """The proposed failureThreshold of a startupProbe that the author set, if any."""
-    liveness: LivenessResults | None = None
-    """Its liveness probes, if a Prometheus was queried."""
 
     @property
     def slowest(self) -> int | None:
@@ -123,7 +117,6 @@ class Row(Struct, frozen=True):
             "ends": dict(self.ends),
             "endsByNodeType": {reason: dict(places) for reason, places in self.places.items()},
             "memoryLimitBytes": self.memory or None,
-            **({"liveness": _liveness_json(self.liveness)} if self.liveness else {}),
             "verdicts": list(self.verdicts),
             "annotation": dict([self.annotation]) if self.annotation else None,
             "failureThreshold": self.startup_failures,
@@ -171,10 +164,9 @@ def rows(
     record: Record,
     config: Config,
     cluster: Cluster,
-    history: ObservedHistory | None = None,
 ) -> list[Row]:
     """A row for each main container that serves or runs to completion, worst first."""
-    groups: dict[Key, _Group] = {}
+    groups: dict[tuple[str, str, str], _Group] = {}
     workloads: dict[tuple[str, str], str] = {}
     # The newest pod of a workload comes first: it has the budget in force.
     for pod, state in sorted(_states(pods), key=_created, reverse=True):
@@ -202,7 +194,7 @@ def rows(
         workload = workloads.get((namespace, failure.involved_object.name), "")
         if (group := groups.get((namespace, workload, found["name"]))) is not None:
             group.kills[found["probe"]] += failure.times
-    made = [_row(key, group, history or ObservedHistory()) for key, group in groups.items()]
+    made = [_row(key, group) for key, group in groups.items()]
     return sorted(
         made,
         key=lambda row: (
@@ -225,8 +217,7 @@ class _Starts(Struct, frozen=True):
     """Restarts by probe."""
 
     @classmethod
-    def of(cls, group: _Group, earlier: Sequence[int]) -> _Starts:
-        """`earlier`: seconds of the starts in a Prometheus."""
+    def of(cls, group: _Group) -> _Starts:
         entry, container = group.entry, group.container
         known = entry.loads or group.loads
         ends = {reason: each.count for reason, each in entry.ends.items()}
@@ -238,8 +229,8 @@ class _Starts(Struct, frozen=True):
         return cls(
             start_limit(container),
             _is_injected(group.pod, container),
-            tuple(sorted(earlier if len(earlier) > len(known) else known)),
-            max(recorded, group.starts, len(earlier)) + kills["startup"],
+            tuple(sorted(known)),
+            max(recorded, group.starts) + kills["startup"],
             kills,
         )
 
@@ -257,19 +248,18 @@ class _Starts(Struct, frozen=True):
         return "", 0
 
 
-def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
+def _row(key: tuple[str, str, str], group: _Group) -> Row:
+    """`key`: namespace, workload, container."""
     entry, container = group.entry, group.container
-    starts = _Starts.of(group, history.starts.get((key, container.image), []))
-    liveness = history.liveness.get(key)
+    starts = _Starts.of(group)
     wrong, wanted = starts.judged(entry.killed)
     verdicts = [wrong] if wrong else []
     if starts.kills["liveness"]:
         verdicts.append(f"the liveness probe restarted it {starts.kills['liveness']} times")
     if not group.completes and not any(map(container.spec.get, _PROBES)):
         verdicts.append("it has no probes, so a hang isn't noticed")
-    verdicts += _liveness_verdicts(liveness, container) if liveness else ()
     verdicts += _end_verdicts(group)
-    known = starts.count or starts.loads or liveness or entry.ends
+    known = starts.count or starts.loads or entry.ends
     expected = max(wanted, _MIN_EXPECTED) if wanted else 0
     startup = container.typed.startup_probe
     return Row(
@@ -285,26 +275,7 @@ def _row(key: Key, group: _Group, history: ObservedHistory) -> Row:
         tuple(verdicts) or (FINE if known else NOTHING_KNOWN,),
         (_annotation_key(container.name), f"{expected}s") if expected and starts.injected else None,
         -(-3 * expected // startup.period) if expected and startup and not starts.injected else None,
-        liveness,
     )
-
-
-def _liveness_verdicts(liveness: LivenessResults, container: Container) -> Iterator[str]:
-    probe = container.typed.liveness_probe
-    if probe is None or liveness.total < _MIN_PROBES:
-        return
-    failed = liveness.failed / liveness.total
-    if failed >= _OFTEN:
-        yield f"{failed:.1%} of {liveness.total:,.0f} liveness probes failed"
-    share, bound = liveness.slow(probe.timeout) or (0, 0)
-    if share >= _OFTEN:
-        slow = f"{share:.1%} of liveness answers took more than {bound:g} s of {probe.timeout} s"
-        yield f"{slow}: raise timeoutSeconds"
-
-
-def _liveness_json(liveness: LivenessResults) -> Json:
-    within = {f"{bound:g}": round(count) for bound, count in sorted(liveness.buckets.items())}
-    return {"failed": round(liveness.failed), "succeeded": round(liveness.succeeded), "withinSeconds": within}
 
 
 def _end_verdicts(group: _Group) -> Iterator[str]:

@@ -9,7 +9,7 @@
 | how long a review may take | `reviews`: `time_limit`; until its worker is ended: `HOLD_SECONDS` |
 | how a request becomes an answer | `admission_server`, `reviews`, `endpoints` |
 | how requests in flight end before a replica stops | `worker`, by the drain of `admission_server` |
-| how an answer is recorded | `journal`, in `metrics`, `log` and `tracing` |
+| how an answer is recorded | `journal`, in `metrics` and `log` |
 | which running pods lack fields, and whose hang is noticed | `running_pods` |
 | where the certificate comes from, and who trusts it | `tls_reload`, `pki`, `ca_bundle` |
 

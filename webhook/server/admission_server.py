@@ -28,7 +28,6 @@ from webhook.server.journal import Journal
 from webhook.server.log import RateLimitedLog
 from webhook.server.reviews import Endpoint, OnError, Reviews, time_limit
 from webhook.server.shared_memory import SharedRecords
-from webhook.server.tracing import Tracing
 
 if TYPE_CHECKING:  # it may have been deleted
     from webhook.fast_path.plain import Head
@@ -67,17 +66,14 @@ class AdmissionServer:
         *,
         shared: SharedRecords | None = None,
         drain_patience: float = 20.0,
-        tracing: Tracing | None = None,
         fast_path: FastPath | None = None,
         fast_path_on: Callable[[], bool] = lambda: True,
     ) -> None:
         """`drain_patience`: seconds in which requests in flight may finish when the server stops.
         `fast_path_on`: whether the policy allows `fast_path` now."""
         self._fast_path, self._fast_path_on = fast_path, fast_path_on
-        self._tracing = tracing or Tracing()
         self._shared = shared or SharedRecords.unshared()
-        journal = Journal(metrics, self._tracing)
-        self._reviews = Reviews(endpoints, on_error, metrics, journal, self._shared, self._tracing.on)
+        self._reviews = Reviews(endpoints, on_error, metrics, Journal(metrics), self._shared)
         self._metrics, self.readiness = metrics, readiness
         self._drain_patience = drain_patience
         self._runner: web.AppRunner | None = None
@@ -152,11 +148,7 @@ class AdmissionServer:
             since = cast(Connection, http.protocol).since
             assert since is not None
             deadline = since + time_limit(http.query.get("timeout", ""))
-            with (
-                self._tracing.review(endpoint, http.headers),
-                self._metrics.in_flight.track_inprogress(),
-                budget.hold() as hold,
-            ):
+            with self._metrics.in_flight.track_inprogress(), budget.hold() as hold:
                 try:
                     body = await bodies.read(http, hold, budget, deadline)
                     cast(Connection, http.protocol).body_received()

@@ -6,7 +6,6 @@ fails.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -45,7 +44,6 @@ from webhook.server.running_pods import RunningPods
 from webhook.server.server_flags import ServerOptions
 from webhook.server.shared_memory import SharedRecords
 from webhook.server.supervisor import processes
-from webhook.server.tracing import Tracing, otlp
 from webhook.worker_names.cluster import LiveWorkers, Sweep
 from webhook.worker_names.endpoint import NameMetrics, Namer
 
@@ -84,8 +82,6 @@ async def assemble(options: ServerOptions, shared: SharedRecords, stack: AsyncEx
     own = options.namespace or own_namespace()
     policy = LivePolicy(metrics, options.policy_config_map[0] if options.policy_config_map else own)
     memo = fast_path.Memo(options.memo * MIB, metrics.memo, (Tally,)) if fast_path else None
-    tracing = otlp() if options.tracing else Tracing()
-    stack.push_async_callback(asyncio.to_thread, tracing.close)
     api = await _connect(options, stack)
     cluster, reflectors = _facts(options, own, api, metrics)
     workers = LiveWorkers(api, own) if api else None
@@ -108,7 +104,6 @@ async def assemble(options: ServerOptions, shared: SharedRecords, stack: AsyncEx
         readiness,
         shared=shared,
         drain_patience=options.drain_patience,
-        tracing=tracing,
         fast_path=cast(FastPath, fast_path) if fast_path else None,
         fast_path_on=fast_path_on,
     )

@@ -1,4 +1,4 @@
-"""The record of each answer: metrics, a log line, a span."""
+"""The record of each answer: metrics, a log line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,11 @@ from webhook.admission.answer import Answer
 from webhook.admission.envelope import Request
 from webhook.server import metrics as m
 from webhook.server.log import Line, verbose
-from webhook.server.tracing import Tracing
 
 log = structlog.get_logger()
 
 _LOGGED: Final = ("changed", "denied")
 """The outcomes that get a log line at level info."""
-
-
-_NOT_TRACED: Final = ("uid", "endpoint")
 
 LogFields = dict[str, str | bool]
 
@@ -59,8 +55,8 @@ class AnswerRecord(Struct, frozen=True):
 class Journal:
     """Records answers, new ones and those of the memo."""
 
-    def __init__(self, metrics: m.Metrics, tracing: Tracing) -> None:
-        self._metrics, self._tracing = metrics, tracing
+    def __init__(self, metrics: m.Metrics) -> None:
+        self._metrics = metrics
 
     def record(self, answered: Answered) -> None:
         """Record an answer."""
@@ -71,9 +67,6 @@ class Journal:
             for crash in decision.crashes:
                 self._metrics.errors.labels(crash.id).inc()
                 log.error("policy failed", policy=crash.id, error=crash.error, trace=crash.trace)
-        if self._tracing.on:
-            attributes = {f"chassis.{key}": each for key, each in fields.items() if key not in _NOT_TRACED}
-            self._tracing.set_attributes({"chassis.outcome": outcome, **attributes})
         if outcome in _LOGGED:
             log.info(outcome, **fields, **_reasons(answered.answer))
         elif verbose():

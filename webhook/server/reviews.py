@@ -81,16 +81,13 @@ class Reviews:
         metrics: m.Metrics,
         journal: Journal,
         shared: SharedRecords,
-        traced: bool,
     ) -> None:
-        """`traced`: every request needs its headers parsed, so none is synchronous or recalled."""
         self._endpoints, self._on_error = endpoints, on_error
         self._metrics, self._journal, self._shared = metrics, journal, shared
-        available = {} if traced else endpoints
-        self.synchronous = {name for name, each in available.items() if not inspect.iscoroutinefunction(each)}
+        self.synchronous = {name for name, each in endpoints.items() if not inspect.iscoroutinefunction(each)}
         """The endpoints that `answer_synchronously` accepts."""
         self._recalling = {
-            name: cast(Recalling, each) for name, each in available.items() if isinstance(each, Recalling)
+            name: cast(Recalling, each) for name, each in endpoints.items() if isinstance(each, Recalling)
         }
 
     def recall(self, endpoint: str, body: bytes) -> bytes | None:

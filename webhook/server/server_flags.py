@@ -50,7 +50,6 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     fast_path: Switch
     drain_grace: float
     drain_patience: float
-    tracing: bool
     log_level: str
     log_format: Format
 
@@ -154,15 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long open requests may take after that (%(default)s)",
     )
-    logs = partial(flags.add, parser.add_argument_group("log and traces"))
-    logs(
-        "--tracing",
-        **SWITCHED,
-        help=(
-            "send a span for each review that the API server traces, by OTLP over HTTP, to "
-            "OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra `tracing`"
-        ),
-    )
+    logs = partial(flags.add, parser.add_argument_group("log"))
     logs("--log-level", choices=LEVELS, default="info", help="lowest level that is logged (%(default)s)")
     logs(
         "--log-format",

@@ -28,7 +28,6 @@ from webhook.server.connections import FastPath
 from webhook.server.journal import AnswerRecord
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import Identity, SharedRecords
-from webhook.server.tracing import Tracing
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +122,7 @@ async def test_a_review_that_has_ended_a_worker_is_let_in_unread_unless_its_answ
     assert memo.found == ["uid-3", "uid-4"]
 
 
-async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews_are_traced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_known_bytes_are_read_where_every_line_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     memo = Recalling(2**20)
     wired = wired_with(memo, {})
     for uid in ("uid-1", "uid-2"):
@@ -133,17 +130,9 @@ async def test_known_bytes_are_read_where_every_line_is_logged_and_where_reviews
     monkeypatch.setattr(reviews, "verbose", lambda: True)
     await wired.post("mutate", replica("uid-3"))
     monkeypatch.undo()
-    monkeypatch.setattr(server, "LAST_HANDSHAKES_SECONDS", 0)
-    wired.tracing = Traced()
-    await wired.post("mutate", replica("uid-4"))
     assert getattr(memo, "found", []) == []
-    wired.tracing = None
     await wired.post("mutate", replica("uid-5"))
     assert memo.found == ["uid-5"]
-
-
-class Traced(Tracing):
-    on = True
 
 
 def fail(*_: object) -> None:

@@ -89,7 +89,7 @@ def test_every_flag_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch)
     for name, value in values.items():
         monkeypatch.setenv(f"CHASSIS_{name}", value)
     args = vars(flags())
-    assert args.pop("self_signed") is args.pop("tracing") is False
+    assert args.pop("self_signed") is False
     assert args.pop("tls_host") == ["a", "b"]
     assert {name.upper(): str(value) for name, value in args.items()} == {
         name: value for name, value in values.items() if name != "TLS_HOST"

@@ -14,7 +14,6 @@ from webhook.server.admission_server import AdmissionServer, Readiness, listen
 from webhook.server.connections import FastPath
 from webhook.server.metrics import Metrics
 from webhook.server.shared_memory import SharedRecords
-from webhook.server.tracing import Tracing
 
 POD: Json = manifest(
     "Pod",
@@ -52,7 +51,6 @@ class Wired:
         self.fast_path: FastPath | None = None
         self.on_error = endpoints.on_error(self.policy)
         self.shared: SharedRecords | None = None
-        self.tracing: Tracing | None = None
         self.chunked = False
         """Whether aiohttp reads the posted body."""
 
@@ -63,7 +61,6 @@ class Wired:
             self.metrics,
             Readiness(str),
             shared=self.shared,
-            tracing=self.tracing,
             fast_path=self.fast_path,
             fast_path_on=lambda: self.policy.config.webhook.fast_path,
         )
