@@ -7,7 +7,7 @@
 | by which labels nodes are recognised, and how much memory one accelerator has | `vendors` |
 | which nodes can take a pod | `placement` |
 | whether a model fits | `fit`, `parallelism` |
-| which images use GPUs without a request, and which pods may | `gpu_images`, `unrequested` |
+| which images use GPUs without a request, and which pods may | `unrequested` |
 | what the annotations mean | `annotations` |
 | how much memory the products and machines have that a pod asks for by a label | `products` |
 | which resources and products are slices (MIG, time-slicing) | `slices` |

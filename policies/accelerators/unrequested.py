@@ -1,13 +1,15 @@
-"""Pods that may use accelerators without requesting any."""
+"""Pods that may use accelerators without requesting any, and images whose programs use GPUs."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Final
 
-from policies.accelerators.gpu_images import gpu_images
+from policies.core.data import entries
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
+from policies.core.settings import Field, Model
 from policies.kube.images import image_matches
 from policies.kube.json import maps, text
 from policies.kube.pods import Container
@@ -46,3 +48,20 @@ def _may_use(container: Container, facts: Facts) -> bool:
     if needs is None:  # one image is for both
         return server.preset.loads_model or server.preset.pulls is not None
     return image_matches(container.image, needs.images, needs.excluded_images)
+
+
+class GpuImage(Model):
+    """An entry of the table gpu_images.yaml."""
+
+    image: str = Field(description="a glob of the image's path, with or without its tag")
+    agent: bool = Field(False, description="whether its program uses all GPUs of a node without a request")
+    source: str = Field(description="the page that shows it")
+
+
+@cache
+def gpu_images(*, agents: bool) -> tuple[str, ...]:
+    """The globs of the agents of nodes, or of the others."""
+    return tuple(each.image for each in _images() if each.agent == agents)
+
+
+_images = entries(GpuImage, "policies.accelerators", "gpu_images.yaml")

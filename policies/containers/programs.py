@@ -14,10 +14,20 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
-from policies.commands import DOWNLOADERS, LOCAL_PROGRAMS, SHELLS, is_python, parse_options, valued
-from policies.containers.commands import cache_key, command_without_pod
+from policies.commands import (
+    DOWNLOADERS,
+    LOCAL_PROGRAMS,
+    SHELLS,
+    Command,
+    CommandSummary,
+    is_python,
+    parse_options,
+    valued,
+)
+from policies.containers.commands import cache_key, command_without_pod, container_command
+from policies.core.target import Target
 from policies.kube.json import dig
-from policies.kube.pods import Container
+from policies.kube.pods import Container, Role
 
 _ENTRYPOINTS: Final = frozenset(
     {"nvidia_entrypoint.sh", "entrypoint.sh", "docker-entrypoint.sh", "dockerd-entrypoint.sh"}
@@ -254,3 +264,35 @@ def _python_target(words: Program, start: int) -> int:
         if not words[n].startswith("-"):
             return n
     return len(words)
+
+
+_IDLE: Final = frozenset(
+    {"sleep", "tail", "true", "echo", "pause", "nvidia-smi", "rocm-smi", "neuron-ls"}
+    | {"pip", "pip3", "apt", "apt-get", "export", "cd", "ls", "cat", "env", "set", "trap", "wait", "exit"}
+)
+"""Programs of idle pods, and programs that prepare for them."""
+
+
+def only_idles(target: Target) -> bool:
+    """Whether every completing pod of a workload only idles. False if a command is unknown."""
+    completing = [template for template in target.templates if template.completes]
+    return bool(completing) and all(
+        idles(container_command(template, container))
+        for template in completing
+        for container in template.containers(Role.MAIN)
+    )
+
+
+def idles(summary: CommandSummary) -> bool:
+    """Whether a command is known and runs nothing but idle programs and single lines of Python. A shell that
+    runs a file does what the file says."""
+    return bool(summary.commands) and not summary.scripts and programs_of(summary) <= _IDLE
+
+
+def programs_of(summary: CommandSummary) -> set[str]:
+    """The names of the programs that a command runs, without shells and single lines of Python."""
+    return {command.name for command in summary.commands if not _is_line(command)} - SHELLS
+
+
+def _is_line(command: Command) -> bool:
+    return is_python(command.name) and "-c" in command.argv

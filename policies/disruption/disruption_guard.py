@@ -8,7 +8,7 @@ from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
 from policies.containers.commands import command_without_pod
-from policies.containers.idle import idles
+from policies.containers.programs import idles
 from policies.core.contracts import Mutator
 from policies.core.facts import Facts, WholeObjects
 from policies.core.finding import Certainty, Finding

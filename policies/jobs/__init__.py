@@ -6,7 +6,6 @@
 | how Jobs handle failures | `jobs` |
 | how long it is between two runs of a CronJob | `schedules` |
 | which claims a task of Tekton mounts | `tekton_claims` |
-| which settings are at a place where nobody reads them | `misplaced_settings` |
 | which fields are added | `job_retries`, `termination_messages` |
 | which containers train, and which never end | `training`, `rules`: `endless_containers` |
 

@@ -13,8 +13,7 @@ from typing import Final
 from policies.accelerators.requests import wants_accelerator
 from policies.commands import SHELLS, is_python
 from policies.containers.commands import command_without_pod, container_command
-from policies.containers.idle import programs_of
-from policies.containers.programs import programs
+from policies.containers.programs import programs, programs_of
 from policies.core import data
 from policies.core.facts import Facts
 from policies.core.lifecycles import PodRole as LifecycleRole

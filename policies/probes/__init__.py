@@ -7,13 +7,12 @@ matches a container with a preset, and `standard_probes` injects the probes.
 |---|---|
 | which settings are there | `standard_probes_settings` |
 | how a container is matched with a preset | `recognition`, over `preset` and `server_facts` |
-| which probes are added | `standard_probes`; whether a written one would be: `injected` |
+| which probes are added | `standard_probes`, which also tells whether a written probe is one of them |
 | how the reason of a probe is said | `probe_fields` |
 | which containers of a pod serve | `serving` |
 | on which port and paths a recognised server answers | `endpoints` |
 | which handlers liveness and readiness get | `health`: from annotations, the preset, or the readinessProbe |
 | which models a container loads, and how large they are | `declared_models`, by `model_sizes` |
-| which models need a token of their hub | `gated_models` |
 | how long a start takes | `startup_budget`: from `observed` starts, or from `declared_models` |
 | whether a user's own check may be copied | `copied` |
 | how a program checks progress | `liveness_program`; by annotation: `canary`, `training_progress` |

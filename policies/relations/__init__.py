@@ -2,11 +2,11 @@
 
 | question | module |
 |---|---|
-| on which hosts a workload depends | `links` |
+| on which hosts a workload depends, and what a watch cache stores of that | `links` |
 | which objects a pod reads | `reads` |
 | what it asks the API server for, and which rights its account has | `rights`, `bindings` |
 | which pods Prometheus scrapes | `monitors` |
-| who waits for whom | `wait_cycles`, `graph`; of a cluster, from `cached_links` |
+| who waits for whom | `wait_cycles`, `graph` |
 | in which order objects are deployed, and volumes bound | `order`, `late_claims` |
 | whether there is room | `devices`, `node_pools`, `domains`, `cohorts`, `volcano_queues` |
 

@@ -12,12 +12,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from policies.commands import SHELLS, Host, Reach, reach_of
+from policies.commands import SHELLS, Host, Reach, StepBudget, reach_of
 from policies.commands.hosts import is_url, url_hosts
-from policies.containers.commands import container_command, exec_command
+from policies.containers.commands import ReviewBudget, commands_fit, container_command, exec_command
 from policies.core.dns import cluster_host, is_address
 from policies.core.finding import Certainty
+from policies.core.pod_templates import pod_templates
 from policies.core.target import PodTemplate, Target
+from policies.core.workloads import workloads_by_kind
+from policies.kube.group_kinds import kind_of
+from policies.kube.json import Json, integer, mapping, maps
 from policies.kube.objects.pods import Probe
 from policies.kube.pods import Container, Role
 from policies.startup.waits import init_waits, may_end_otherwise, probe_waits
@@ -224,3 +228,46 @@ def _link(
     if not named.certain:
         certainty = Certainty.UNDECIDED
     yield Link(relation, named.host, path, who, certainty, host.name_lookup, limit, tolerates)
+
+
+MAX_STEPS: Final = 10_000
+"""The budget of steps for reading the commands of another workload; beyond it, its waits are unknown."""
+
+
+class CachedLinks(Struct, frozen=True):
+    """The part of a workload that a watch cache stores for this package."""
+
+    links: tuple[Link, ...]
+    """The links that keep its pods from becoming ready."""
+    ready: bool
+    """Whether one of its pods is ready."""
+
+
+CACHED_LINKS: Final = "relations"
+"""The key of the `CachedLinks` in a cached workload. JSON cannot contain one, so no manifest can forge it."""
+
+
+def cached_links(obj: Json) -> CachedLinks | None:
+    """What a cache stores of a workload from an API server; None if it neither waits nor has ready pods."""
+    workload = workloads_by_kind().get(kind_of(obj))
+    if workload is None:
+        return None
+    links: tuple[Link, ...] = ()
+    if _may_wait(obj):
+        templates = pod_templates(obj, {workload.group_kind: workload})
+        allowance = ReviewBudget(StepBudget(MAX_STEPS))
+        if all(commands_fit(template, allowance) for template in templates):
+            links = blocking_links(Target(obj, workload.group_kind, templates))
+    ready = integer(obj, "status", "readyReplicas", default=0) > 0
+    if not links and not ready:
+        return None
+    return CachedLinks(links, ready)
+
+
+def _may_wait(obj: Json) -> bool:
+    """Whether the pod template has a field that can wait. Most workloads have none and need no more work."""
+    spec = mapping(obj, "spec", "template", "spec")
+    return "initContainers" in spec or any(
+        "command" in container or "args" in container or "readinessProbe" in container
+        for container in maps(spec, "containers")
+    )

@@ -15,8 +15,7 @@ from policies.core.contracts import Facts, PodTemplate, Target
 from policies.core.facts import WholeObjects
 from policies.core.services import selecting, selects, selects_only, workloads_of
 from policies.kube.group_kinds import GroupKind
-from policies.kube.objects.monitors import Monitor
-from policies.kube.objects.services import Service
+from policies.kube.objects.services import Monitor, Service
 from policies.kube.pods import Role
 
 _OF_PODS: Final = GroupKind("monitoring.coreos.com", "PodMonitor")

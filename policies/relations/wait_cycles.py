@@ -25,8 +25,7 @@ from policies.core.target import Target
 from policies.kube.cache import Cache
 from policies.kube.json import Json, text
 from policies.kube.objects.services import Service
-from policies.relations.cached_links import CACHED_LINKS, CachedLinks, cached_links
-from policies.relations.links import Link, Relation, blocking_links
+from policies.relations.links import CACHED_LINKS, CachedLinks, Link, Relation, blocking_links, cached_links
 
 MAX_WAITERS: Final = 256
 """Workloads in one search; larger groups of workloads that wait for each other are not judged."""

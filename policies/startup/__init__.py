@@ -4,8 +4,6 @@
 |---|---|
 | what a pod waits for before it is ready | `waits` |
 | whether it waits for pods of its own workload | `peers` |
-| which programs a package no longer has | `removed_programs` |
-| which programs go to the background | `daemons` |
 | which programs a known image lacks | `missing_programs` |
 
 Imports: `policies.accelerators`, `policies.commands`, `policies.containers`, `policies.core`,

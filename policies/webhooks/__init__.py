@@ -2,8 +2,7 @@
 
 | question | module |
 |---|---|
-| Does a webhook receive a request? | `requests` |
-| Does a NetworkPolicy keep the API server from it? | `network_policies` |
+| Does a webhook receive a request, or does a NetworkPolicy keep the API server from it? | `requests` |
 | Without which requests does a cluster stop, and for how long may they wait? | `critical.yaml` |
 
 Imports: `policies.core`, `policies.kube`.

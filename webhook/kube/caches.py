@@ -20,8 +20,8 @@ from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, dig, mapping, maps, text
 from policies.kube.objects.reading import WrongTypeError
 from policies.probes.observed import OBSERVED, trimmed
-from policies.relations.cached_links import CACHED_LINKS, CachedLinks, cached_links
 from policies.relations.devices import OFFER, offer_of
+from policies.relations.links import CACHED_LINKS, CachedLinks, cached_links
 from webhook.kube import paths
 from webhook.kube.api import TOO_LARGE
 from webhook.kube.calls import ApiError

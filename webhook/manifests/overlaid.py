@@ -15,7 +15,7 @@ from policies.core.listing import Listing
 from policies.core.resources import Resource, resource_kinds
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json, dig, replaced, text
-from policies.relations.cached_links import CACHED_LINKS
+from policies.relations.links import CACHED_LINKS
 from webhook.manifests.cluster import ManifestCluster
 
 

@@ -6,11 +6,10 @@ from collections.abc import Set
 from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
-from policies.accelerators.gpu_images import gpu_images
 from policies.accelerators.requests import asks_for_devices, wants_accelerator
-from policies.accelerators.unrequested import NO_DEVICES, VISIBLE
+from policies.accelerators.unrequested import NO_DEVICES, VISIBLE, gpu_images
 from policies.containers.commands import container_command
-from policies.containers.idle import idles
+from policies.containers.programs import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.kube.group_kinds import DAEMON_SET
 from policies.kube.images import image_matches

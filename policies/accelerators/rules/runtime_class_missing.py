@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.accelerators.gpu_images import gpu_images
+from policies.accelerators.unrequested import gpu_images
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.kube.group_kinds import DAEMON_SET, GroupKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.requests import wants_accelerator
-from policies.containers.idle import only_idles
+from policies.containers.programs import only_idles
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.core.lifecycles import Evictions, known_lifecycles
 from policies.core.pod_view import PodView

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.containers.idle import only_idles
+from policies.containers.programs import only_idles
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.jobs.job_retries_settings import JobRetries
 from policies.jobs.jobs import leaves_retries_open, own_jobs

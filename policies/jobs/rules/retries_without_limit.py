@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.accelerators.requests import is_large
-from policies.containers.idle import only_idles
+from policies.containers.programs import only_idles
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.runs import RetryAt, Run, runs_in
 from policies.kube.field_paths import every_value_at, field_path

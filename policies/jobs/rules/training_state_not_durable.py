@@ -9,8 +9,7 @@ from typing import Final
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.commands import is_python
 from policies.containers.commands import container_command
-from policies.containers.idle import idles, programs_of
-from policies.containers.programs import flags_and_values
+from policies.containers.programs import flags_and_values, idles, programs_of
 from policies.core import data
 from policies.core.annotations import CHECKPOINT, MODEL_CONFIG, TRAINING
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule

@@ -8,9 +8,8 @@
 | Affinity, tolerations, topology spread | `placement` |
 | Deployments, StatefulSets, DaemonSets, LeaderWorkerSets, Rollouts | `workloads` |
 | Jobs, CronJobs, JobSets | `jobs` |
-| Services, Ingresses, HTTPRoutes | `services` |
+| Services, Ingresses, HTTPRoutes, monitors of the Prometheus operator | `services` |
 | NetworkPolicies | `network_policies` |
-| Monitors of the Prometheus operator | `monitors` |
 | Autoscalers and disruption budgets | `scaling` |
 | Nodes, Karpenter's NodePools, and the nodes that a pod selects | `nodes` |
 | Volumes, claims, StorageClasses, ConfigMaps | `storage` |

@@ -1,4 +1,4 @@
-"""Services, and the objects that send requests to them."""
+"""Services, the objects that send requests to them, and the monitors that scrape them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from policies.kube.objects.metadata import EMPTY, IntOrString, Object, Part
+from policies.kube.objects.metadata import EMPTY, IntOrString, LabelSelector, Object, Part
 
 
 class ServicePort(Part):
@@ -239,3 +239,38 @@ class VirtualService(Object):
     """Istio's."""
 
     spec: VirtualServiceSpec = VirtualServiceSpec()
+
+
+class MonitorEndpoint(Part):
+    """A port that is asked for metrics."""
+
+    port: IntOrString = ""
+    """The name of a Service's port, or of a container's for a PodMonitor."""
+    target_port: IntOrString | None = None
+    """The name or number of a container's port."""
+    port_number: int | None = None
+    """The number of a container's port, in a PodMonitor."""
+
+
+class NamespaceSelector(Part):
+    any: bool = False
+    match_names: tuple[str, ...] = ()
+
+
+class MonitorSpec(Part):
+    selector: LabelSelector | None = None
+    namespace_selector: NamespaceSelector = NamespaceSelector()
+    endpoints: tuple[MonitorEndpoint, ...] = ()
+    pod_metrics_endpoints: tuple[MonitorEndpoint, ...] = ()
+
+
+class Monitor(Object):
+    """A ServiceMonitor or PodMonitor."""
+
+    spec: MonitorSpec = MonitorSpec()
+
+    def looks_only_in(self, namespace: str) -> bool:
+        """Whether it looks in a namespace, and in no other one."""
+        chosen = self.spec.namespace_selector
+        own = self.metadata.namespace or "default"
+        return not chosen.any and set(chosen.match_names or (own,)) == {namespace}

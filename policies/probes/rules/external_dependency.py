@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from policies.commands import Command, CommandSummary, Host, Reach, reach_of
 from policies.containers.commands import container_command
-from policies.containers.idle import idles
+from policies.containers.programs import idles
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
 from policies.core.groups import RAY_NODE_TYPE
 from policies.core.services import own_service, selects

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
-from policies.probes.injected import looks_injected
 from policies.probes.liveness_program import BY_HAND, blind_because
 from policies.probes.probe import LIVENESS
 from policies.probes.serving import serving_containers
+from policies.probes.standard_probes import looks_injected
 
 _AND_CAUSE: Final = " and what keeps progress from being checked"
 

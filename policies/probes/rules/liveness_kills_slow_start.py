@@ -18,11 +18,11 @@ from policies.kube.quantities import parse_quantity
 from policies.probes.copied import doubtful_program, why_not_copied
 from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
-from policies.probes.injected import looks_injected
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.rules.probe_always_passes import always_passes
 from policies.probes.serving import recognised
+from policies.probes.standard_probes import looks_injected
 from policies.probes.standard_probes_settings import StandardProbes
 from policies.probes.startup_budget import Start, start_of
 

@@ -13,10 +13,10 @@ from policies.kube.names import listed
 from policies.kube.pods import Container
 from policies.probes.first_party import is_first_party, is_notebook, takes_tasks
 from policies.probes.health import doubt_in
-from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, probe_of
 from policies.probes.recognition import GroupRole
 from policies.probes.serving import recognised, serving_containers
+from policies.probes.standard_probes import looks_injected
 
 RUNTIMES: Final = (SERVING_RUNTIME, CLUSTER_SERVING_RUNTIME)
 

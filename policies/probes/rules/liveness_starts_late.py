@@ -5,10 +5,10 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.reasons import in_words
 from policies.probes.first_party import is_third_party
-from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, probes
 from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 from policies.probes.rules.probe_always_passes import always_passes
+from policies.probes.standard_probes import looks_injected
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -7,13 +7,13 @@ from typing import Final
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.kube.images import image_matches, repository_and_tag
 from policies.probes.health import right_port
-from policies.probes.injected import looks_injected
 from policies.probes.probe import LENIENT, LIVENESS, READINESS, STARTUP, ContainerProbe, probes
 from policies.probes.recognition import Server, release
 from policies.probes.rules.liveness_as_strict_as_readiness import LATE, SHORT, is_too_strict
 from policies.probes.rules.liveness_gives_up_early import TOO_SOON
 from policies.probes.server_facts import Busy
 from policies.probes.serving import recognised
+from policies.probes.standard_probes import looks_injected
 
 _DEFAULT: Final = 1
 """Seconds, the API server's default. A server recovers without traffic, so readiness may be stricter."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from policies.core.contracts import Facts, Finding, Findings, Target, rule
 from policies.kube.pods import port_number
 from policies.probes.health import needs_tls, right_port, served_port
-from policies.probes.injected import looks_injected
 from policies.probes.probe import LIVENESS, READINESS, STARTUP, probes
 from policies.probes.serving import recognised
+from policies.probes.standard_probes import looks_injected
 
 
 def check(target: Target, facts: Facts) -> Findings:

@@ -6,8 +6,8 @@ from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.declared_models import keeps_files
-from policies.probes.injected import looks_injected
 from policies.probes.probe import STARTUP, probes
+from policies.probes.standard_probes import looks_injected
 from policies.probes.startup_budget import start_of
 
 _FAR_BELOW: Final = 8

@@ -14,7 +14,7 @@ from policies.kube.objects.pods import ContainerSpec, PodSpec, PodTemplateSpec
 from policies.kube.objects.reading import read
 from policies.kube.objects.workloads import Progressing
 from policies.kube.pods import Role, with_container
-from policies.probes.injected import looks_injected
+from policies.probes.standard_probes import looks_injected
 from policies.probes.startup_budget import Start, start_of
 
 _PROBES: Final = ("readinessProbe", "livenessProbe", "startupProbe")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 from typing import Final
 
+from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.settings import Field, Model
 from policies.kube.pods import Container, Role
-from policies.probes.gated_models import is_gated
 from policies.servers.caches import Download, download_of
 
 _TOKEN: Final = re.compile(
@@ -45,6 +47,21 @@ def _may_have_it(template: PodTemplate, container: Container, found: Download) -
     mounts = [f"{each.name} {each.mount_path}" for each in typed.volume_mounts]
     words = " ".join((*[each.name for each in typed.env], *typed.argv, *mounts))
     return _TOKEN.search(words) is not None
+
+
+class Gated(Model):
+    """An entry of `gated_models.yaml`."""
+
+    models: tuple[str, ...] = Field(min_length=1, description="globs of names of models")
+    source: str = Field(pattern=r"^https://")
+
+
+_gated = data.entries(Gated, "policies.probes", "gated_models.yaml")
+
+
+def is_gated(model: str) -> bool:
+    """Whether the hub refuses a model of this name without a token."""
+    return any(fnmatchcase(model, glob) for each in _gated() for glob in each.models)
 
 
 RULE = rule(__name__, check)

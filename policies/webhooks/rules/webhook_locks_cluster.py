@@ -28,8 +28,13 @@ from policies.kube.json import maps, strings, text
 from policies.kube.metadata import annotations_of
 from policies.kube.objects.rbac import ClusterRole
 from policies.kube.objects.webhooks import AdmissionPolicy, ServiceReference, Webhook, WebhookConfiguration
-from policies.webhooks.network_policies import hiding_policy
-from policies.webhooks.requests import covers_any_object, covers_namespace, covers_own_pods, covers_resource
+from policies.webhooks.requests import (
+    covers_any_object,
+    covers_namespace,
+    covers_own_pods,
+    covers_resource,
+    hiding_policy,
+)
 
 _OWN: Final = "own"
 _CERTIFICATE: Final = GroupKind("cert-manager.io", "Certificate")

@@ -6,7 +6,7 @@ import pytest
 
 from policies.kube.json import Json
 from policies.relations import wait_cycles
-from policies.relations.cached_links import CachedLinks, cached_links
+from policies.relations.links import CachedLinks, cached_links
 from tests.policies.core.reviews import STANDARD
 from webhook.admission.engine import decide
 from webhook.admission.review import Review

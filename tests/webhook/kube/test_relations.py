@@ -11,8 +11,7 @@ from policies.core.workloads import workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.relations import wait_cycles
-from policies.relations.cached_links import CACHED_LINKS, CachedLinks, cached_links
-from policies.relations.links import MAX_LINKS
+from policies.relations.links import CACHED_LINKS, MAX_LINKS, CachedLinks, cached_links
 from policies.relations.wait_cycles import cycle_through
 from tests.manifests import manifest
 from tests.webhook.kube.filled import filled, stores_of
@@ -105,7 +104,7 @@ def test_a_hostile_workload_has_a_bounded_number_of_links() -> None:
 
 def test_a_command_that_costs_too_much_to_read_has_no_known_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(cached_links(deployment("a", "b")), CachedLinks)
-    monkeypatch.setattr("policies.relations.cached_links.MAX_STEPS", 5)
+    monkeypatch.setattr("policies.relations.links.MAX_STEPS", 5)
     assert cached_links(deployment("a", "b")) is None
 
 
