@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policies.core.contracts import Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
 from policies.probes.liveness_program import BY_HAND, blind_because
 from policies.probes.probe import LIVENESS
 from policies.probes.serving import serving_containers
@@ -29,4 +29,4 @@ def check(target: Target, facts: Facts) -> Findings:
                 )
 
 
-RULE = rule(__name__, check)
+RULE = rule(__name__, check, requires=(PodFeature.LIVENESS,))

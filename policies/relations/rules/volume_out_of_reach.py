@@ -9,7 +9,16 @@ from typing import Final
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.accelerators.inventory import AcceleratorNode
 from policies.accelerators.placement import placement
-from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
+from policies.core.contracts import (
+    Certainty,
+    Facts,
+    Finding,
+    Findings,
+    PodFeature,
+    PodTemplate,
+    Target,
+    rule,
+)
 from policies.core.lifecycles import lifecycle_of
 from policies.core.listing import TypedIndex
 from policies.core.volumes import (
@@ -426,4 +435,11 @@ def _allowed_zones(storage: StorageClass) -> set[str]:
 _BY_ZONE: Final = TypedIndex(ClusterNode, lambda node: filter(None, (node.metadata.labels.get(_ZONE),)))
 
 
-RULE = rule(__name__, check, unowned=True, at_once=True)
+RULE = rule(
+    __name__,
+    check,
+    requires=(PodFeature.CLAIM,),
+    also=(STATEFUL_SET,),  # its own claims are no volumes of its template
+    unowned=True,
+    at_once=True,
+)
