@@ -71,6 +71,16 @@ def add_output(parser: argparse.ArgumentParser, *formats: str, about: str = "") 
     )
 
 
+def add_color(parser: argparse.ArgumentParser) -> None:
+    """The flag of commands that print lines. `webhook.cli.main` hands it on as NO_COLOR or FORCE_COLOR."""
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="default: on a terminal, unless NO_COLOR or FORCE_COLOR is set",
+    )
+
+
 def add_review_output(parser: argparse.ArgumentParser) -> None:
     """The flags of `webhook.cli.output.show.show`."""
     add_profile(parser)
@@ -96,6 +106,7 @@ def add_review_output(parser: argparse.ArgumentParser) -> None:
             "with -o text or diff: also print the findings in mode audit, which other formats always include"
         ),
     )
+    add_color(parser)
     parser.add_argument("--warnings-as-errors", action="store_true", help="also exit with 1 on warnings")
 
 

@@ -75,6 +75,8 @@ def _run(prog: str, argv: Sequence[str]) -> int:
         _print_version(detailed="-v" in argv)
         return OK
     args = _parser(prog, argv).parse_args(argv)
+    if (color := getattr(args, "color", "auto")) != "auto":
+        os.environ |= {"NO_COLOR": "1" if color == "never" else "", "FORCE_COLOR": "1"}
     try:
         status: int = args.run(args)
         sys.stdout.flush()

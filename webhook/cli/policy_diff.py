@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     flags.add_namespaces(parser)
     flags.add_output(parser, "text", "json")
+    flags.add_color(parser)
     parser.set_defaults(run=run)
 
 

@@ -111,6 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="*", default=["."], metavar="PATH", help="files or directories (default: .)"
     )
     flags.add_output(parser, "text", "junit")
+    flags.add_color(parser)
     parser.set_defaults(run=run)
 
 

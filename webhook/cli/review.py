@@ -16,7 +16,7 @@ from webhook.cli.reviewed import Subject, review_documents
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
-from webhook.manifests.files import is_complete, is_whole, observed_in, read_all
+from webhook.manifests.files import is_complete, is_whole, observed_in, read, read_all
 from webhook.manifests.rendered import kustomization_in
 
 
@@ -51,6 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     flags.add_policy(parser, "the built-in one")
     parser.add_argument(
+        "--operation",
+        choices=("CREATE", "UPDATE"),
+        default="CREATE",
+        help="the operation that is reviewed; default: CREATE",
+    )
+    parser.add_argument(
+        "--old", action="append", default=[], metavar="PATH", help="the objects before an UPDATE"
+    )
+    parser.add_argument(
         "--skip-non-kubernetes",
         action="store_true",
         help="skip named files that don't contain a Kubernetes object",
@@ -84,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     paths = [*args.paths, *args.filename, *args.kustomize]
     if not paths:
         raise UserError("review: specify a file, a directory, or - for standard input")
+    if args.old and args.operation != "UPDATE":
+        raise UserError("review: --old requires --operation UPDATE")
     if not args.against and (args.kubeconfig or args.namespace):
         raise UserError("review: --kubeconfig and --namespace can only be used with --against")
     config = None if args.against else read_policy(args.policy, args.profile)
@@ -92,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if problems and not documents and args.output in ("text", "diff") and not args.statistics:
         raise UserError(*problems)
+    old = read(args.old)
     observed = observed_in(args.observed) if args.observed else None
     not_read = [str(each) for each in problems]
     cluster: Cluster
@@ -110,7 +122,9 @@ def run(args: argparse.Namespace) -> int:
     # On a terminal the reviews themselves show the progress, but text comes after the last one.
     streams = sys.stdout.isatty() and args.output != "text"
     watch = iter if streams else progress(f"of {len(documents):,} documents reviewed")
-    reviews = review_documents(watch(documents), config, cluster, among=NamedObjects(documents))
+    reviews = review_documents(
+        watch(documents), config, cluster, args.operation, old, among=NamedObjects(documents)
+    )
     status = show(reviews, Subject(", ".join(paths), policy, config, cluster, time.time(), not_read), args)
     if problems:
         sys.stdout.flush()

@@ -150,6 +150,7 @@ def test_other_yaml_may_be_skipped(chassis: Chassis, tmp_path: Path) -> None:
     [
         ("review", "review: specify a file, a directory, or - for standard input"),
         ("review nowhere.yaml", "nowhere.yaml: No such file"),
+        ("review {dir}/good.yaml --old {dir}/good.yaml", "--old requires"),
         ("review {dir}/good.yaml --policy {dir}/none", "No such file or directory"),
         ("review {dir}/good.yaml --policy {dir}", "bad.yaml: unknown key"),
         ("review {dir} --statistics -o yaml", "--statistics can only be used with"),
@@ -234,6 +235,16 @@ def test_warnings_as_errors(chassis: Chassis, files: Path) -> None:
     argv = ("review", files / "bad.yaml", "--policy", files / "policy")
     assert chassis(*argv).status == 0
     assert chassis(*argv, "--warnings-as-errors").status == 1
+
+
+def test_an_update_is_compared_with_the_old_object(chassis: Chassis, files: Path) -> None:
+    (files / "newer.yaml").write_text(BAD.replace("data:\n", 'data:\n  webhook.yaml: "onError: allow"\n'))
+    update = ("review", files / "newer.yaml", "--operation", "UPDATE")
+    status, out, _ = chassis(*update, "--old", files / "bad.yaml")
+    assert status == 0
+    assert "Not refused: the object already had it before this update." in out
+    assert chassis(*update, "--old", files / "good.yaml").status == 1
+    assert chassis(*update).status == 1, "an object without an old one is created"
 
 
 # --- formats -------------------------------------------------------------------------------------------
@@ -500,16 +511,19 @@ def test_the_text_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, files: Path
 
 
 @pytest.mark.parametrize(
-    ("variables", "terminal", "colored"),
+    ("variables", "terminal", "flags", "colored"),
     [
-        ({}, True, True),
-        ({}, False, False),
-        ({"NO_COLOR": "1"}, True, False),
-        ({"NO_COLOR": ""}, True, True),
-        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, True),
-        ({"FORCE_COLOR": ""}, False, False),
-        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
-        ({"TERM": "dumb"}, True, False),
+        ({}, True, (), True),
+        ({}, False, (), False),
+        ({"NO_COLOR": "1"}, True, (), False),
+        ({"NO_COLOR": ""}, True, (), True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, False, (), True),
+        ({"FORCE_COLOR": ""}, False, (), False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, (), False),
+        ({"TERM": "dumb"}, True, (), False),
+        ({"NO_COLOR": "1"}, False, ("--color", "always"), True),
+        ({"FORCE_COLOR": "1"}, True, ("--color", "never"), False),
+        ({}, True, ("--color", "never"), False),
     ],
 )
 def test_colours_are_for_terminals_or_on_request(
@@ -517,11 +531,12 @@ def test_colours_are_for_terminals_or_on_request(
     files: Path,
     variables: dict[str, str],
     terminal: bool,
+    flags: tuple[str, ...],
     colored: bool,
 ) -> None:
     monkeypatch.setattr(os, "environ", {"TERM": "xterm"} | variables)
     monkeypatch.setattr(sys, "stdout", out := Terminal() if terminal else io.StringIO())
-    cli.main(["review", str(files / "bad.yaml")])
+    cli.main(["review", *flags, str(files / "bad.yaml")])
     assert ("\x1b[" in out.getvalue()) == colored
 
 
