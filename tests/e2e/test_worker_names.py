@@ -27,8 +27,7 @@ from tests.e2e.workloads import container, pod, workload
 from tests.manifests import manifest
 from webhook.cli import manifests
 from webhook.kube.api import ApiServer
-from webhook.worker_names.cluster import LiveWorkers, Sweep
-from webhook.worker_names.leases import earlier_lease_name
+from webhook.worker_names.cluster import LiveWorkers, Sweep, earlier_lease_name
 
 pytestmark = pytest.mark.e2e
 

@@ -3,7 +3,7 @@
 | question | module |
 |---|---|
 | how a name is given | `endpoint`; the subject of the same name in policies decides |
-| what is read and written | `cluster`, `leases` |
+| what is read and written, and where the Leases are | `cluster` |
 
 Imports: `policies.core`, `policies.kube`, `policies.worker_names`, `webhook.admission`, `webhook.kube`.
 """

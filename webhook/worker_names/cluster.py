@@ -1,31 +1,36 @@
-"""The requests of worker names to the API server, and the deletion of old Leases.
+"""The requests of worker names to the API server, the Leases with their records, and their deletion.
 
 Law: every list and get is a consistent read (without resourceVersion), every write of a Lease is a
 compare-and-swap, and for a pod only its owner and the pods of its namespace are read.
+
+All Leases are in the webhook's own namespace, because RBAC cannot select "these Leases" in every namespace:
+an account that may write all Leases may take over any leader election.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
+import re
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from policies.core.annotations import WORKER_NAMES, WORKER_NAMES_OWNER
-from policies.kube.json import Json, maps, text
+from policies.kube.json import Json, mapping, maps, text
 from policies.kube.metadata import annotations_of
-from policies.worker_names.workers import WorkerOwner
+from policies.worker_names.workers import AllocationRecord, Worker, WorkerOwner
 from webhook.kube import paths
 from webhook.kube.api import ApiServer, items_of
 from webhook.kube.calls import ApiError
-from webhook.kube.times import LEASES, renewed_at
-from webhook.worker_names.endpoint import Listed
-from webhook.worker_names.leases import NoScale
+from webhook.kube.times import LEASES, renewal, renewed_at
 
 log = structlog.get_logger()
 
@@ -41,20 +46,35 @@ IDLE_SECONDS: Final = 3600.0
 """Leases that were written more recently are not checked."""
 PACE_SECONDS: Final = 0.05
 """The pause between two requests of a sweep, so that thousands of clusters are not one burst."""
+MAX_NAME_LENGTH: Final = 253
+
+
+class NoScale(Exception):
+    """The controller of a labelled pod has no scale subresource, so the desired number is unknown."""
+
+
+class Listed(Struct, frozen=True):
+    """A consistent list of pods with its resourceVersion."""
+
+    pods: Sequence[Json]
+    version: str
 
 
 class LiveWorkers:
-    """The `Workers` of a running webhook; `namespace` is that of its Leases."""
+    """The live state of the cluster. Every method may raise ApiError."""
 
     def __init__(self, api: ApiServer, namespace: str) -> None:
+        """`namespace` is that of the Leases."""
         self._api, self._namespace = api, namespace
         self._scalable: OrderedDict[tuple[str, str], tuple[str, bool]] = OrderedDict()
         self._may_read_earlier = True
 
     def now(self) -> float:
+        """Seconds since the epoch by a clock that all replicas share. It may lag, but not lead."""
         return self._api.now()
 
     async def owner(self, owner: WorkerOwner, namespace: str) -> Json | None:
+        """The live RayCluster, or the Scale of any other controller, with the owner's UID. Raises NoScale."""
         if owner.is_ray:
             return await self._api.get(paths.one(owner.api_version, "rayclusters", owner.name, namespace))
         resource, namespaced = await self._resource(owner)
@@ -80,6 +100,7 @@ class LiveWorkers:
         return self._scalable[key]
 
     async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
+        """A consistent list; without `phases`, of the pods' metadata only."""
         # Without gzip, 500 workers (2 MB) take a quarter of the time.
         headers = {"Accept-Encoding": "identity"} | ({} if phases else {"Accept": METADATA_ONLY})
         path, query = paths.collection("v1", "pods", namespace), _selecting(labels)
@@ -89,7 +110,8 @@ class LiveWorkers:
     async def created(
         self, namespace: str, labels: Mapping[str, str], since: str, names: frozenset[str]
     ) -> frozenset[str]:
-        """As in `Workers`. The API server keeps events for about a minute; older ones (410) are unknown."""
+        """The names of pods that were certainly created after the resourceVersion `since`. The API server
+        keeps events for about a minute; older ones (410) are unknown."""
         seen: set[str] = set()
         path = paths.collection("v1", "pods", namespace)
         try:
@@ -108,10 +130,12 @@ class LiveWorkers:
     async def owner_and_lease(
         self, owner: WorkerOwner, namespace: str, lease: str
     ) -> tuple[Json | None, Json | None]:
+        """The result of `owner`, and the Lease of that name if there is one, read in any order."""
         path = paths.one(LEASES, "leases", lease, self._namespace)
         return await asyncio.gather(self.owner(owner, namespace), self._api.get(path))
 
     async def earlier_lease(self, namespace: str, name: str) -> Json | None:
+        """The Lease of an earlier release in the workers' namespace; None without the right to read it."""
         if not self._may_read_earlier:
             return None
         try:
@@ -124,11 +148,13 @@ class LiveWorkers:
             return None
 
     async def create_lease(self, lease: Json) -> bool:
+        """False if there is one already."""
         lease = {**lease, "metadata": {**lease["metadata"], "namespace": self._namespace}}
         path = paths.collection(LEASES, "leases", self._namespace)
         return await self._api.unless_conflict("POST", path, lease)
 
     async def replace_lease(self, lease: Json) -> bool:
+        """Compare-and-swap by resourceVersion; False if the Lease has changed since it was read."""
         return await self._api.unless_conflict("PUT", self._path(lease), lease)
 
     async def delete_lease(self, lease: Json) -> bool:
@@ -209,3 +235,58 @@ class Sweep:
 
 def _selecting(labels: Mapping[str, str]) -> dict[str, str]:
     return {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())}
+
+
+# --- Leases ------------------------------------------------------------------------------------------
+
+
+def lease_name(worker: Worker) -> str:
+    """`<namespace>-<owner>-<group>-<hash>`, at most 253 characters.
+
+    The hash of namespace, owner's UID, head or not, and group makes it unique.
+    """
+    parts = [worker.namespace, worker.owner.uid, worker.head, worker.group]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+    group = "head" if worker.head else worker.group
+    return _named(f"{worker.namespace}-{worker.owner.name}-{group}", digest, MAX_NAME_LENGTH)
+
+
+def earlier_lease_name(worker: Worker) -> str:
+    """The name of the group's Lease in the workers' namespace, where releases up to 0.1 kept it."""
+    group = "head" if worker.head else worker.group
+    digest = hashlib.sha256(f"{worker.owner.uid}\0{worker.head}\0{worker.group}".encode()).hexdigest()[:10]
+    return _named(f"{worker.owner.name}-{group}", digest, 63)
+
+
+def _named(stem: str, digest: str, longest: int) -> str:
+    stem = re.sub(r"[^a-z0-9-]", "-", stem.lower()).strip("-")
+    return f"{stem[: longest - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+def new_lease(name: str) -> Json:
+    """A new Lease, without a namespace."""
+    return {
+        "apiVersion": LEASES,
+        "kind": "Lease",
+        "metadata": {"name": name, "labels": {WORKER_NAMES: "record"}},
+    }
+
+
+def with_record(lease: Json, worker: Worker, record: AllocationRecord, identity: str) -> Json:
+    """A copy of the Lease with another record. All other fields stay."""
+    owner = worker.owner
+    ours = {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "namespace": worker.namespace,
+        "name": owner.name,
+        "uid": owner.uid,
+    }
+    annotations = {**annotations_of(lease), WORKER_NAMES: record.dump(), WORKER_NAMES_OWNER: json.dumps(ours)}
+    spec = {**mapping(lease, "spec"), **renewal(identity, time.time())}
+    return {**lease, "metadata": {**lease["metadata"], "annotations": annotations}, "spec": spec}
+
+
+def record_of(lease: Json | None) -> AllocationRecord:
+    """The record in a Lease; empty if there is none."""
+    return AllocationRecord.load(annotations_of(lease or {}).get(WORKER_NAMES))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -23,7 +22,6 @@ from policies.core.facts import Cluster, Facts
 from policies.core.finding import Mode
 from policies.core.reasons import Reasons
 from policies.kube.group_kinds import POD
-from policies.kube.json import Json
 from policies.kube.objects.reading import WrongTypeError
 from policies.worker_names import worker_names as policy
 from policies.worker_names.worker_names import GivenName, Naming, RefusalReason, Refused, WorkerGroup
@@ -31,7 +29,6 @@ from policies.worker_names.worker_names_settings import OnUnavailable, WorkerNam
 from policies.worker_names.workers import (
     OwnerMismatch,
     Worker,
-    WorkerOwner,
     desired,
     existing_pod,
     worker_of,
@@ -44,8 +41,9 @@ from webhook.admission.envelope import Request
 from webhook.admission.json_patch import diff
 from webhook.admission.scope import out_of_scope
 from webhook.kube import events
-from webhook.kube.calls import ApiError, Writes
-from webhook.worker_names.leases import (
+from webhook.kube.calls import ApiError
+from webhook.worker_names.cluster import (
+    LiveWorkers,
     NoScale,
     earlier_lease_name,
     lease_name,
@@ -62,53 +60,6 @@ BURST_SECONDS: Final = 60.0
 """A refused double creation begins a new burst if the group had none for this long."""
 BURSTS_KEPT: Final = 1000
 EPOCH_BYTES: Final = 8
-
-
-class Listed(Struct, frozen=True):
-    """A consistent list of pods with its resourceVersion."""
-
-    pods: Sequence[Json]
-    version: str
-
-
-class Workers(Writes, Protocol):
-    """The live state of the cluster. Every method may raise ApiError."""
-
-    def now(self) -> float:
-        """Seconds since the epoch by a clock that all replicas share. It may lag, but not lead."""
-        ...
-
-    async def owner(self, owner: WorkerOwner, namespace: str) -> Json | None:
-        """The live RayCluster, or the Scale of any other controller, with the owner's UID. Raises NoScale."""
-        ...
-
-    async def pods(self, namespace: str, labels: Mapping[str, str], *, phases: bool = True) -> Listed:
-        """A consistent list; without `phases`, of the pods' metadata only."""
-        ...
-
-    async def created(
-        self, namespace: str, labels: Mapping[str, str], since: str, names: frozenset[str]
-    ) -> frozenset[str]:
-        """The names of pods that were certainly created after the resourceVersion `since`."""
-        ...
-
-    async def owner_and_lease(
-        self, owner: WorkerOwner, namespace: str, lease: str
-    ) -> tuple[Json | None, Json | None]:
-        """The result of `owner`, and the Lease of that name if there is one, read in any order."""
-        ...
-
-    async def earlier_lease(self, namespace: str, name: str) -> Json | None:
-        """The Lease of an earlier release in the workers' namespace; None without the right to read it."""
-        ...
-
-    async def create_lease(self, lease: Json) -> bool:
-        """False if there is one already."""
-        ...
-
-    async def replace_lease(self, lease: Json) -> bool:
-        """Compare-and-swap by resourceVersion; False if the Lease has changed since it was read."""
-        ...
 
 
 class NameMetrics:
@@ -153,7 +104,7 @@ class Namer:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: LiveWorkers,
         config: Callable[[], Config],
         metrics: NameMetrics,
         *,
@@ -312,7 +263,7 @@ def _unnamed(mode: Mode, why: str) -> Response:
 
 
 async def allocate(
-    workers: Workers,
+    workers: LiveWorkers,
     worker: Worker,
     settings: WorkerNames,
     *,
@@ -356,7 +307,7 @@ async def allocate(
         on_lost_swap()
 
 
-async def _created(workers: Workers, worker: Worker, refused: Refused) -> frozenset[str]:
+async def _created(workers: LiveWorkers, worker: Worker, refused: Refused) -> frozenset[str]:
     """The reserved pods that block the request and were created: they are already deleted.
 
     Without this, a worker that is deleted right after its creation would block its place until the

@@ -29,7 +29,8 @@ from tests.webhook.worker_names.world import (
     create,
     real,
 )
-from webhook.worker_names.endpoint import Listed, allocate
+from webhook.worker_names.cluster import Listed
+from webhook.worker_names.endpoint import allocate
 
 
 class Broken(AssertionError):

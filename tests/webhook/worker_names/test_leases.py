@@ -23,8 +23,7 @@ from tests.webhook.worker_names.setting import (
     labelled,
     worker,
 )
-from webhook.worker_names.cluster import IDLE_SECONDS, Sweep
-from webhook.worker_names.leases import earlier_lease_name, lease_name
+from webhook.worker_names.cluster import IDLE_SECONDS, Sweep, earlier_lease_name, lease_name
 
 OWNER = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "namespace": "ml", "name": "demo"}
 

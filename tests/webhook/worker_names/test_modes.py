@@ -14,8 +14,8 @@ from webhook.admission.answer import Response
 from webhook.admission.configuration import Config
 from webhook.manifests.cluster import ManifestCluster
 from webhook.worker_names import endpoint as names
-from webhook.worker_names.cluster import LiveWorkers
-from webhook.worker_names.endpoint import Listed, NameMetrics, Namer
+from webhook.worker_names.cluster import Listed, LiveWorkers
+from webhook.worker_names.endpoint import NameMetrics, Namer
 
 # --- modes, exemptions, dry runs -----------------------------------------------------------
 

@@ -17,7 +17,8 @@ from policies.kube.json import Json
 from policies.worker_names.worker_names import GivenName, Naming
 from policies.worker_names.worker_names_settings import WorkerNames
 from policies.worker_names.workers import Worker, WorkerOwner
-from webhook.worker_names.endpoint import Listed, allocate
+from webhook.worker_names.cluster import Listed, LiveWorkers
+from webhook.worker_names.endpoint import allocate
 
 LIFETIME = 2
 """A promise lives two ticks of the clock; a request of the API server less than that."""
@@ -105,8 +106,8 @@ def _record(lease: Json) -> str:
     return str(lease["metadata"]["annotations"][WORKER_NAMES])
 
 
-class FakeWorkers:
-    """The `names.Workers` of one request: each call waits for its turn, then takes effect at once."""
+class FakeWorkers(LiveWorkers):
+    """The cluster of one request: each call waits for its turn, then takes effect at once."""
 
     def __init__(self, world: World) -> None:
         self.world = world
