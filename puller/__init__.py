@@ -8,7 +8,7 @@ its whole state, and `reconcile` is the loop that takes these steps.
 | which fields a model may have, and why an entry is refused | `model_config` |
 | how the mounted ConfigMap is read and watched | `config`, over `mounted` |
 | which step a model needs next | `plan` |
-| who runs the steps, how many at a time, when again | `reconcile`, with `workqueue` |
+| who runs the steps, how many at a time, when again | `reconcile` |
 | what a step does | `actions` |
 | how models lie on the disk: markers, swaps, leftovers | `store` |
 | how files are flushed, replaced and removed | `files` |

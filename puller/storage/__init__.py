@@ -2,9 +2,8 @@
 
 | question | module |
 |---|---|
-| how one model is fetched, in one or more attempts | `fetch` |
+| how one model is fetched, in one or more attempts, and whether its bytes are the right ones | `fetch` |
 | how a broken download goes on | `resumable_download` |
-| whether its bytes are the right ones | `checksums` |
 | which objects a URI leads to | `source`; what an object is: `objects` |
 | s3, gs and azure | `cloud`; the bucket and its credentials: `locate`, `s3_settings` |
 | http and https | `web`, over `webclient`: connections, redirects, proxies, time-outs |

@@ -22,9 +22,9 @@ import pytest
 
 from puller.plan import ModelState
 from puller.reasons import StatusReason
+from puller.reconcile import Timers
 from puller.servers.base import ServerHealth
 from puller.store import ModelStore
-from puller.workqueue import Timers
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing

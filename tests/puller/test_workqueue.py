@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puller.workqueue import Timers, WorkQueue
+from puller.reconcile import Timers, WorkQueue
 
 
 def test_names_come_by_priority_then_by_name_and_once() -> None:

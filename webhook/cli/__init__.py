@@ -5,7 +5,7 @@
 | which commands there are | `main`; each has a module of its name |
 | which examples `--help` shows | `examples` |
 | what a command reads | `inputs`, `named_policy`, `connection`, `cluster_facts` |
-| how objects are reviewed | `reviewed`, `cluster_reviews`; which others a finding names: `named_objects` |
+| how objects are reviewed | `reviewed`, with the objects that a finding names; `cluster_reviews` |
 | how the views of `scan` are made | `missed`, with `repair`; `servers`, `pulled_models` |
 | how `policy diff` and `policy test` work | `policy_diff`, `policy_test` |
 | what `explain` prints about kinds and servers | `known_kinds`; `server_pages`, with `server_manifest` |

@@ -42,7 +42,7 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, parse, read_all
-from webhook.manifests.patches import patched
+from webhook.manifests.rendered import patched
 
 _Fix: TypeAlias = tuple[str, str]
 """A finding to fix: its rule, and the path of its field by the names of containers."""

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from policies.core.facts import Cluster
 from webhook.cli import flags
-from webhook.cli.named_objects import NamedObjects
 from webhook.cli.named_policy import read_policy
 from webhook.cli.output.show import show
-from webhook.cli.reviewed import Subject, review_documents
+from webhook.cli.reviewed import NamedObjects, Subject, review_documents
 from webhook.cli.terminal import progress
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from policies.kube.json import Json
 
 STRATEGIC_MERGE: Final = "application/strategic-merge-patch+json"
 JSON_MERGE: Final = "application/merge-patch+json"
+
+Sleep = Callable[[float], Awaitable[object]]
+Clock = Callable[[], float]
+"""Monotonic seconds."""
 
 
 class Writes(Protocol):

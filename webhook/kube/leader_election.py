@@ -20,8 +20,7 @@ from policies.core.annotations import OUTAGES
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import annotations_of
 from webhook.kube import paths
-from webhook.kube.calls import ApiError, Calls
-from webhook.kube.rate_limit import Clock
+from webhook.kube.calls import ApiError, Calls, Clock
 from webhook.kube.times import LEASES, renewal, renewed_at
 
 log = structlog.get_logger()

@@ -3,8 +3,7 @@
 | question | module |
 |---|---|
 | which files are read | `files` |
-| which directories kustomize or Helm must build first | `rendered` |
-| which objects patches of kustomizations change | `patches` |
+| which directories kustomize or Helm must build first, and which objects patches change | `rendered` |
 | which fields an API server does not know | `api_fields` |
 | how their objects replace a cluster | `cluster` |
 | which objects of other files count for a file, and which are kept apart | `nearest` |

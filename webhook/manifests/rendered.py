@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -294,3 +294,55 @@ def loaded(file: Path) -> Json:
     except (BadDocument, OSError, UnicodeDecodeError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+# --- patches --------------------------------------------------------------------------------------
+
+
+_CONTAINERS: Final = "containers"
+"""In the text of a patch that changes containers, also in the paths of a JSON patch."""
+
+
+def patched(directory: Path) -> dict[tuple[str, str], Path]:
+    """The kind and the name of each object whose containers a patch changes, and the kustomization; an empty
+    name is any."""
+    found: dict[tuple[str, str], Path] = {}
+    for file in visible(directory, KUSTOMIZATIONS):
+        for place in _patches_of(file, loaded(file)):
+            found.setdefault(place, file)
+    return found
+
+
+def _patches_of(file: Path, obj: Json) -> Iterator[tuple[str, str]]:
+    for written in strings(obj, "patchesStrategicMerge"):
+        yield from _patched_by(_patch_text(file, written), {})
+    for field in ("patches", "patchesJson6902"):
+        for each in maps(obj, field):
+            path = text(each, "path")
+            content = _patch_text(file, path) if path else text(each, "patch")
+            yield from _patched_by(content, mapping(each, "target"))
+
+
+def _patch_text(file: Path, written: str) -> str:
+    """A patch that is written in a kustomization, or the text of its file."""
+    if "\n" in written:
+        return written
+    try:
+        return at(file, written).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _patched_by(content: str, target: Json) -> Iterator[tuple[str, str]]:
+    if _CONTAINERS not in content:
+        return
+    if target:
+        yield text(target, "kind"), text(target, "name")
+        return
+    try:
+        objects: list[Any] = list(load_all(content))
+    except BadDocument:
+        return
+    for obj in objects:
+        if isinstance(obj, dict):
+            yield text(obj, "kind"), text(obj, "metadata", "name")

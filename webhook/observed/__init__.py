@@ -6,7 +6,7 @@ models that fail.
 | what the leader watches | `collector` |
 | what a pod's status says about starts and ends | `pods` |
 | what is kept | `record` |
-| which models fail | `model_events`, from `status_pages` |
+| which models fail, and how many requests and writes that may cost | `model_events`, from `status_pages` |
 | which probes and limits fit | `tuning` |
 
 Imports: `policies.core`, `policies.kube`, `policies.models`, `policies.probes`, `webhook`,

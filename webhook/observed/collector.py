@@ -25,8 +25,7 @@ from policies.probes.observed import OBSERVED
 from policies.probes.standard_probes_settings import Learning, StandardProbes
 from webhook.admission.configuration import Config
 from webhook.kube import paths
-from webhook.kube.calls import ApiError, Calls
-from webhook.kube.rate_limit import Clock, Sleep
+from webhook.kube.calls import ApiError, Calls, Clock, Sleep
 from webhook.kube.reflector import Lister, Reflector
 from webhook.observed.model_events import ModelEvents
 from webhook.observed.pods import PodTracker, UnreadPod

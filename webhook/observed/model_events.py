@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -29,8 +30,7 @@ from policies.models.model_puller import MUTATOR, status_port
 from policies.models.model_puller_settings import ModelPuller
 from webhook.admission.configuration import Config
 from webhook.kube import events
-from webhook.kube.calls import ApiError, Writes, is_missing_right
-from webhook.kube.rate_limit import Clock, RateLimit, RateLimited, Sleep, jittered
+from webhook.kube.calls import ApiError, Clock, Sleep, Writes, is_missing_right
 from webhook.observed.status_pages import GetStatus, NoStatus, Page, Unloaded, status_client
 
 log = structlog.get_logger()
@@ -89,6 +89,47 @@ class _Pod(Struct, eq=False):
             if name in unloaded or not page.complete:  # it is retried, or not on the page
                 failed.setdefault(name, model)
         self.failed = dict(sorted(failed.items())[:_MAX_FAILED])
+
+
+_ROUNDING = 1e-9
+"""Sums of fractions may end slightly below 1, and a sleep of that length would not move a clock."""
+
+
+class RateLimit:
+    """A token bucket: `burst` calls at once, then `per_minute`."""
+
+    def __init__(self, burst: int, per_minute: float, clock: Clock, sleep: Sleep) -> None:
+        self._burst, self._per_second = burst, per_minute / 60
+        self._clock, self._sleep = clock, sleep
+        self._tokens, self._filled_at = float(burst), clock()
+
+    async def take(self) -> None:
+        while True:
+            now = self._clock()
+            self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._per_second)
+            self._filled_at = now
+            if self._tokens >= 1 - _ROUNDING:
+                self._tokens -= 1
+                return
+            await self._sleep((1 - self._tokens) / self._per_second)
+
+
+class RateLimited:
+    """Writes within a rate limit: each call counts."""
+
+    def __init__(self, api: Writes, limit: RateLimit) -> None:
+        self._api, self._limit = api, limit
+
+    async def unless_conflict(
+        self, method: str, path: str, body: Json, content_type: str = "application/json"
+    ) -> bool:
+        await self._limit.take()
+        return await self._api.unless_conflict(method, path, body, content_type)
+
+
+def jittered(seconds: float) -> float:
+    """80 to 100 % of a pause."""
+    return random.uniform(seconds * 0.8, seconds)  # noqa: S311
 
 
 class _FairQueue:

@@ -26,9 +26,8 @@ from policies.core.workloads import known_workloads
 from webhook.config.source import DefaultPolicy, LivePolicy, PolicyDirectory, PolicySource, WatchedConfigMap
 from webhook.errors import UserError
 from webhook.kube.api import ApiServer, NoApiServer
-from webhook.kube.caches import ClusterCache
+from webhook.kube.caches import ClusterCache, OldestKubelet
 from webhook.kube.leader_election import UptimeLease
-from webhook.kube.oldest_kubelet import OldestKubelet
 from webhook.kube.own_pod import own_namespace
 from webhook.kube.reflector import Reflector
 from webhook.manifests.files import read

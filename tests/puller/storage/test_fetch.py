@@ -19,9 +19,8 @@ from aiohttp import web
 from puller.log import logger
 from puller.model_config import ModelSpec
 from puller.storage.base import StorageError, safe_path
-from puller.storage.checksums import listing_sha256
 from puller.storage.disk_budget import DiskBudget
-from puller.storage.fetch import Fetch
+from puller.storage.fetch import Fetch, listing_sha256
 from puller.storage.objects import archive_kind, selected
 from puller.store import archive_dir
 from tests.puller.errors import refused

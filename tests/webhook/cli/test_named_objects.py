@@ -9,7 +9,7 @@ import pytest
 
 from tests.webhook.cli.browser import Tab, needs_chromium
 from tests.webhook.cli.scanned import Chassis
-from webhook.cli.named_objects import NamedObjects, named_in
+from webhook.cli.reviewed import NamedObjects, named_in
 from webhook.manifests.files import Document, parse
 
 WORKLOAD = """\

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.kube.json import MAX_LEVELS
-from webhook.kube import answers
-from webhook.kube.answers import LEVELS, parse
+from webhook.kube import api
+from webhook.kube.api import LEVELS, parse_answer
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(),
@@ -30,13 +30,15 @@ OPENED, CLOSED = b'{"a":[' * 4000, b"]}" * 4000
     ],
 )
 def test_text_that_is_none_is_replaced(value: bytes, read: str) -> None:
-    assert parse(b'{"items":[{"a":%b},{"b":"\xc3\xa9"}]}' % value) == {"items": [{"a": read}, {"b": "é"}]}
+    assert parse_answer(b'{"items":[{"a":%b},{"b":"\xc3\xa9"}]}' % value) == {
+        "items": [{"a": read}, {"b": "é"}]
+    }
 
 
 @pytest.mark.parametrize("levels", [260, 300, 1100, 5000])
 def test_what_is_too_deep_is_null(levels: int) -> None:
     deep = b'{"a":[' * (levels // 2) + b'"]"' + b"]}" * (levels // 2)
-    read = parse(b'{"items":[{"a":%b,"b":"}"},{"c":1}]}' % deep)
+    read = parse_answer(b'{"items":[{"a":%b,"b":"}"},{"c":1}]}' % deep)
     assert read["items"][1] == {"c": 1}
     assert read["items"][0]["b"] == "}"
     orjson.dumps(read)
@@ -50,8 +52,8 @@ def test_what_is_too_deep_is_null(levels: int) -> None:
 @given(VALUES)
 def test_what_orjson_can_read_is_read_as_it_is(value: object) -> None:
     text = json.dumps(value).encode("ascii")
-    assert parse(text) == value
-    assert b"".join(answers._readable(text)) == text
+    assert parse_answer(text) == value
+    assert b"".join(api._readable(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -59,4 +61,4 @@ def test_what_orjson_can_read_is_read_as_it_is(value: object) -> None:
 )
 def test_what_is_no_json_is_refused(text: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
-        parse(text)
+        parse_answer(text)

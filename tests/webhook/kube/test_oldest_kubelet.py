@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 
 from policies.kube.json import Json
 from tests.webhook.kube.filled import fill, stores_of
-from webhook.kube import oldest_kubelet
-from webhook.kube.caches import ClusterCache
-from webhook.kube.oldest_kubelet import OldestKubelet
+from webhook.kube import caches
+from webhook.kube.caches import ClusterCache, OldestKubelet
 
 
 def node(name: str, version: str) -> Json:
@@ -25,7 +24,7 @@ async def settled() -> None:
 
 
 async def test_each_change_of_the_oldest_kubelet_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oldest_kubelet, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(caches, "SETTLE_SECONDS", 0.0)
     shown: list[int] = []
     cache = ClusterCache(on_change=lambda resource: kubelet.changed(resource))
     kubelet = OldestKubelet(cache, shown.append)

@@ -19,10 +19,9 @@ from policies.kube.names import shortened
 from webhook.admission import messages
 from webhook.admission.decision import Decision, Result
 from webhook.admission.json_patch import diff, steps_of
-from webhook.cli.named_objects import named_in
 from webhook.cli.output.html.timeline import timelines
 from webhook.cli.output.yaml import dump, for_reading
-from webhook.cli.reviewed import Reviewed
+from webhook.cli.reviewed import Reviewed, named_in
 from webhook.manifests.positions import Origin
 
 CONTEXT_LINES: Final = 2
