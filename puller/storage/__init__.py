@@ -8,10 +8,10 @@
 | s3, gs and azure | `cloud`; the bucket and its credentials: `locate`, `s3_settings` |
 | http and https | `web`, over `webclient`: connections, redirects, proxies, time-outs |
 | hf | `hub` |
-| oci | `oci`, with `registry_auth`; images' layers: `layers` |
+| oci | `oci`, with `registry_auth` |
 | file and pvc | `local` |
 | which addresses may be reached | `addresses` |
-| archives | `archive`, with `zip_directory` |
+| archives, and the layers of images | `archive`, with `zip_directory` |
 | how much disk the models may take | `disk_budget` |
 | the cache that pods share, and which models leave it for others | `cache` |
 | what all of them share | `base`: errors, limits, progress, safe paths |

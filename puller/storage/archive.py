@@ -26,6 +26,7 @@ from typing import IO, BinaryIO, cast
 
 import zstandard
 
+from puller.files import remove_tree
 from puller.quantities import human
 from puller.reasons import StatusReason
 from puller.storage import zip_directory
@@ -45,6 +46,8 @@ _MAX_DICTIONARY = 128 << 20
 """Bytes of memory for a decompressor."""
 _PAX = (b"path=", b"linkpath=", b"size=", b"GNU.sparse.")
 _MAX_DIGITS = 8
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
 _BAD_ZIP = (
     zipfile.BadZipFile,
     zlib.error,
@@ -149,6 +152,10 @@ class Unpacker:
     consumed: Callable[[], int]
     reserve: Callable[[int], None]
     stopped: Callable[[], bool] = lambda: False
+    subtree: str = ""
+    """The directory of an image that is unpacked; the archives are then its layers, with whiteouts."""
+    _own: set[str] = field(default_factory=set)
+    """Paths of this layer: its whiteouts apply only to lower layers."""
     _entries: int = 0
     _directories: int = 0
     _written: int = 0
@@ -163,6 +170,7 @@ class Unpacker:
 
     def add(self, stream: IO[bytes], kind: str) -> None:
         """Unpack one of several tar archives, without its links: `finish` makes them after the last one."""
+        self._own.clear()
         try:
             reader = _CountingReader(_decompressed(stream, kind), self._check_expansion)
             with tarfile.open(
@@ -247,11 +255,24 @@ class Unpacker:
         self._check_stopped()
         self._entries += 1
         self._check_entries(self._entries)
+        if self.subtree:
+            above, base = posixpath.split(self._full(raw))
+            if base == _OPAQUE:
+                self._hide(above, itself=False)
+                return ""
+            if base.startswith(_WHITEOUT):
+                self._hide(posixpath.join(above, base.removeprefix(_WHITEOUT)), itself=True)
+                return ""
         name = self._clean(raw)
+        if name and self.subtree:
+            self._own.add(name)
         return name if name and selected(name, self.files) else ""
 
     def _clean(self, raw: str) -> str:
-        """`./a/b/` -> `a/b`; empty for the root. Raises StorageError for a path that leads outside."""
+        """`./a/b/` -> `a/b`; empty for the root, and for a path that is not below `subtree`. Raises
+        StorageError for a path that leads outside."""
+        if self.subtree:
+            return self._below(self._full(raw))
         if raw.startswith("/") or ".." in raw.split("/"):
             raise _hostile(f"{raw[:200]!r} leads out of the model's directory.")
         name = posixpath.normpath(raw)
@@ -320,6 +341,9 @@ class Unpacker:
                 )
 
     def _symlink(self, name: str, target: str) -> None:
+        if self.subtree and target.startswith(f"/{self.subtree}/"):  # an image's links may name its own root
+            inside = target.removeprefix(f"/{self.subtree}/")
+            target = posixpath.relpath(inside, posixpath.dirname(name) or ".")
         if target.startswith("/") or not target.isprintable() or not target:
             raise _hostile(f"the link {name!r} leads out of the model's directory.")
         self._link_text += len(name) + len(target)
@@ -376,6 +400,50 @@ class Unpacker:
                     remaining += further.split("/")[::-1]
             if followed > _MAX_FOLLOWED or len(place) > MAX_DEPTH:
                 raise _hostile(f"the link {name!r} leads in a circle.")
+
+    # --- the layers of an image ----------------------------------------------------------------------
+
+    @staticmethod
+    def _full(raw: str) -> str:
+        if ".." in raw.split("/"):
+            raise StorageError(StatusReason.HOSTILE_ARCHIVE, f"{raw[:200]!r} leads out of the image.")
+        return posixpath.normpath(raw.lstrip("/") or ".")
+
+    def _below(self, full: str) -> str:
+        """The path below `subtree`; empty for other paths."""
+        prefix = f"{self.subtree}/"
+        return safe_path(full.removeprefix(prefix)) if full.startswith(prefix) else ""
+
+    def _hide(self, full: str, *, itself: bool) -> None:
+        """Remove the files of lower layers below a path, with `itself` also at the path."""
+        whole = f"{self.subtree}/".startswith(f"{full}/") or full in ("", ".")
+        name = "" if whole else self._below(full)
+        if not whole and not name:
+            return
+        for link in [link for link in self._symlinks if self._hidden(link, name, itself)]:
+            del self._symlinks[link]
+        top = self.into / name
+        if itself and name and not top.is_dir():
+            if name not in self._own:
+                top.unlink(missing_ok=True)
+            return
+        for parent, directories, files in os.walk(top, topdown=False):
+            self._check_stopped()
+            below = os.path.relpath(parent, self.into)
+            for file in files:
+                if posixpath.normpath(posixpath.join(below, file)) not in self._own:
+                    os.unlink(os.path.join(parent, file))  # noqa: PTH108, PTH118
+            for directory in directories:
+                path = posixpath.normpath(posixpath.join(below, directory))
+                if path not in self._own and not os.listdir(os.path.join(parent, directory)):  # noqa: PTH118, PTH208
+                    os.rmdir(os.path.join(parent, directory))  # noqa: PTH106, PTH118
+        if itself and name and name not in self._own and top.is_dir() and not any(top.iterdir()):
+            remove_tree(top)
+
+    def _hidden(self, link: str, name: str, itself: bool) -> bool:
+        if link in self._own:
+            return False
+        return link.startswith(f"{name}/") or not name or (itself and link == name)
 
 
 def _dictionary(file: BinaryIO, entry: zipfile.ZipInfo) -> int:

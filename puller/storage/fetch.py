@@ -33,7 +33,7 @@ from puller.store import archive_dir
 if TYPE_CHECKING:
     from obstore import Bytes
 
-    from puller.storage.layers import LayerUnpacker
+    from puller.storage.archive import Unpacker
     from puller.storage.webclient import WebClient
 
 _CACHE_POLL = 2.0
@@ -287,7 +287,6 @@ class Fetch:
                 stopped.set()
                 reader.stop()
 
-            unpacker.begin()
             try:
                 await in_thread(unpacker.add, cast(IO[bytes], reader), layer.kind, cancel=cancel)
             finally:
@@ -369,7 +368,7 @@ class Fetch:
 
     async def _unpack(
         self,
-        work: Callable[[LayerUnpacker], None],
+        work: Callable[[Unpacker], None],
         consumed: Callable[[], int],
         size: int,
         downloaded: int = 0,
@@ -394,10 +393,10 @@ class Fetch:
         downloaded: int = 0,
         pending: int = 0,
         subtree: str = "",
-    ) -> LayerUnpacker:
+    ) -> Unpacker:
         """An unpacker into the staged tree. It reserves room for the unpacked bytes, at least `least`, next
         to `downloaded` bytes that are on disk and `pending` bytes that follow."""
-        from puller.storage.layers import LayerUnpacker
+        from puller.storage.archive import Unpacker
 
         unpacked = 0
 
@@ -408,7 +407,7 @@ class Fetch:
 
         reserve(0)
         limits = self.storage.limits
-        return LayerUnpacker(
+        return Unpacker(
             self.staging, self.spec.files, limits, consumed, reserve, stopped.is_set, subtree=subtree
         )
 
