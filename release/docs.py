@@ -11,13 +11,15 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from policies.core import registry
+from policies.core.contracts import Mutator
 from policies.core.pydantic_models import fields_of
 from policies.core.settings import Model
+from policies.probes.preset import Preset, known_presets
 from release import kinds_page, rule_pages, scan_role
 from release.diagrams import with_diagrams
 from release.generated import GENERATED, table_row, text_of, update
@@ -38,12 +40,50 @@ def pages() -> dict[str, str]:
         "rules/README.md": GENERATED + rule_pages.index(),
         **rule_pages.pages(),
         **{f"servers/{name}.md": GENERATED + server_pages.server_markdown(name) for name in SERVERS},
-        "servers/README.md": GENERATED + server_pages.index_markdown(),
+        "servers/README.md": GENERATED + _servers_index(),
         "kinds.md": GENERATED + kinds_page.page(),
         "policies.md": _policies_page(),
         "configuration.md": _configuration_page(),
         "policy.schema.json": orjson.dumps(schema(), option=orjson.OPT_INDENT_2).decode() + "\n",
     }
+
+
+# --- servers -------------------------------------------------------------------------
+
+
+def _servers_index() -> str:
+    presets = known_presets()
+    rows = [f"- [{name}]({name}.md): {', '.join(_topics(name, presets[name]))}" for name in SERVERS]
+    return "\n".join(
+        [
+            "# Model servers on Kubernetes",
+            "",
+            "A page for each known model server, generated from the facts in "
+            "[policies/servers](../../policies/servers). `chassis explain vllm` prints the same. A fact "
+            "that a page lacks is unknown, and no rule judges it.",
+            "",
+            *rows,
+            "",
+        ]
+    )
+
+
+def _topics(name: str, preset: Preset) -> Iterator[str]:
+    yield "probes"
+    if preset.cache:
+        yield "cache"
+    if preset.needs or preset.reserves or preset.shared_memory or preset.parallelism:
+        yield "memory and accelerators"
+    if preset.drain:
+        yield "stop"
+    if preset.progress:
+        yield "hangs"
+    if preset.load_metrics:
+        yield "scaling"
+    if "\n## Pitfalls\n" in server_pages.server_markdown(name):
+        yield "pitfalls"
+    if preset.example:
+        yield "a complete manifest"
 
 
 # --- policies ------------------------------------------------------------------------
@@ -55,12 +95,25 @@ def _policies_page() -> str:
         table_row(f"[`{policy.id}`](#{policy.id})", explain.summary(policy))
         for policy in registry.mutators().values()
     ]
-    sections = "\n".join(explain.policy_markdown(policy) for policy in registry.mutators().values())
+    sections = "\n".join(_policy_section(policy) for policy in registry.mutators().values())
     intro = (
         "The policies add missing fields to objects, in this order. Fields that you set stay. The mode of "
         "each policy is `enforce`, unless the profile is `observe` or its key sets another mode.\n"
     )
     return "\n".join([f"{GENERATED}# Policies\n", intro, *table, "", sections])
+
+
+def _policy_section(policy: Mutator[Any]) -> str:
+    """A section with the policy's id as its anchor."""
+    first, _, rest = registry.documentation(policy.id).partition("\n\n")
+    parts = [
+        f"## {policy.id}",
+        explain.sentence(" ".join(first.split())),
+        f"**Looks at:** {explain.kinds(policy)}. "
+        f"**Settings:** [`{policy.id}.yaml`](configuration.md#{policy.id}yaml).",
+        rest.strip(),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 # --- configuration -----------------------------------------------------------------------------

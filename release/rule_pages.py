@@ -1,11 +1,12 @@
 """A page for each rule, docs/rules/<id>.md, and their index.
 
-The texts are the rule's own (`webhook.cli.explain`). To them come the incidents that it catches, from
+The texts are the rule's own. To them come the incidents that it catches, from
 tests/incidents, and how often it fires in public manifests, from noise.yaml.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final
 
 import yaml
 
-from policies.core.contracts import Rule
+from policies.core.contracts import Family, Rule
 from policies.core.data import load_one
 from policies.core.settings import Field, Model
 from release.generated import GENERATED, table_row
@@ -24,6 +25,8 @@ DIRECTORY: Final = "rules"
 INCIDENTS: Final = Path("tests/incidents")
 FEW: Final = 5
 """How many incidents a page names."""
+ON_A_NODE: Final = (Family.DEADLOCK, Family.CASCADE)
+"""The families whose rules all have a row in docs/evidence.md."""
 
 
 class Noise(Model):
@@ -70,7 +73,36 @@ def caught(rule_id: str) -> tuple[str, ...]:
 
 
 def _page(rule: Rule) -> str:
-    return GENERATED + explain.rule_markdown(rule, [*_incidents(rule), *_noise(rule)])
+    document = rule.document
+    evidence = document.evidence or f"[On a real node](evidence.md#{rule.id})."
+    parts = [
+        f"# {rule.id}",
+        document.what,
+        f"**Mode:** {explain.mode_under(rule, strict=False)} in the profile `standard`, "
+        f"{explain.mode_under(rule, strict=True)} in `strict`. {explain.doubt(rule)}".strip(),
+        f"**Looks at:** {explain.kinds(rule)}.",
+        f"**Why.** {document.why}",
+        f"**Fix.** {document.remediation}",
+        f"**Shown.** {_from_rules(evidence)}" if document.evidence or document.family in ON_A_NODE else "",
+        *_incidents(rule),
+        *_noise(rule),
+        f"Flagged:\n\n```yaml\n{document.bad.strip()}\n```",
+        f"Fixed:\n\n```yaml\n{document.good.strip()}\n```",
+        f'Exempt one object with the annotation `mlchassis.dev/exempt: "{rule.id}=<reason>"`.'
+        if document.exemptable
+        else "It can't be exempted.",
+        f"Source: {_link(document.source)}. Since {document.since}. [All rules](README.md).",
+    ]
+    return GENERATED + "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _from_rules(markdown: str) -> str:
+    """Markdown below docs/ as it is written below docs/rules/."""
+    return re.sub(r"\]\((?!https?:)", "](../", markdown)
+
+
+def _link(source: str) -> str:
+    return f"<{source}>" if source.startswith("https://") and " " not in source else source
 
 
 def _incidents(rule: Rule) -> Iterator[str]:

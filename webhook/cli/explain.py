@@ -1,6 +1,6 @@
-"""The documentation of rules and policies, as text (`chassis explain`) and as markdown (`release.docs`).
+"""`chassis explain`: the documentation of rules, policies, model servers and kinds as text.
 
-Both come from the fields of a `Rule`, or from the docstring of a policy's module.
+It comes from the fields of a `Rule`, or from the docstring of a policy's module.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from policies.core import registry
@@ -34,8 +34,6 @@ FAMILIES: Final = {
     Family.SERVERS: ("Model servers", "A server does not start, does not scale, or loses requests."),
 }
 """The heading of each family, and the hazard of its rules."""
-ON_A_NODE: Final = (Family.DEADLOCK, Family.CASCADE)
-"""The families whose rules all have a row in docs/evidence.md."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,9 +143,6 @@ def kinds(item: Rule | Mutator[Any]) -> str:
     return ", ".join(kind.kind for kind in item.kinds)
 
 
-# --- text --------------------------------------------------------------------------------------
-
-
 def _entry(name: str, note: str, what: str) -> list[str]:
     head = f"  {name}  ({note})" if note else f"  {name}"
     first, *rest = textwrap.wrap(head, WIDTH, subsequent_indent="      ", break_on_hyphens=False)
@@ -192,7 +187,7 @@ def _rule_text(rule: Rule) -> Iterator[str]:
         yield from wrapped(text)
     yield "\nMode"
     yield from wrapped(f"standard: {mode_under(rule, strict=False)}; strict: {mode_under(rule, strict=True)}")
-    yield from wrapped(_doubt(rule))
+    yield from wrapped(doubt(rule))
     yield "\nLooks at"
     yield from wrapped(kinds(rule))
     for title, example in (("Flagged", rule.document.bad), ("Fixed", rule.document.good)):
@@ -205,7 +200,8 @@ def _rule_text(rule: Rule) -> Iterator[str]:
     yield f"\nSince\n  {rule.document.since}"
 
 
-def _doubt(rule: Rule) -> str:
+def doubt(rule: Rule) -> str:
+    """What happens to findings that are not certain, in one sentence; empty if there is nothing to say."""
     if rule.document.likely is not None:
         return "The second mode is for findings that are likely but not certain; an undecided finding warns."
     denies = Mode.ENFORCE in (rule.document.modes.standard, rule.document.modes.strict)
@@ -242,52 +238,3 @@ def _plain_link(text: str) -> str:
 def _plain(markdown: str) -> str:
     """Text without links and backticks."""
     return re.sub(r"\[(\w+)\]\(#\w+\)", r"\1", markdown).replace("`", "")
-
-
-# --- markdown ----------------------------------------------------------------------------------
-
-
-def rule_markdown(rule: Rule, further: Iterable[str] = ()) -> str:
-    """docs/rules/<id>.md, with further paragraphs before the examples."""
-    document = rule.document
-    evidence = document.evidence or f"[On a real node](evidence.md#{rule.id})."
-    parts = [
-        f"# {rule.id}",
-        document.what,
-        f"**Mode:** {mode_under(rule, strict=False)} in the profile `standard`, "
-        f"{mode_under(rule, strict=True)} in `strict`. {_doubt(rule)}".strip(),
-        f"**Looks at:** {kinds(rule)}.",
-        f"**Why.** {document.why}",
-        f"**Fix.** {document.remediation}",
-        f"**Shown.** {_from_rules(evidence)}" if document.evidence or document.family in ON_A_NODE else "",
-        *further,
-        f"Flagged:\n\n```yaml\n{document.bad.strip()}\n```",
-        f"Fixed:\n\n```yaml\n{document.good.strip()}\n```",
-        f'Exempt one object with the annotation `mlchassis.dev/exempt: "{rule.id}=<reason>"`.'
-        if document.exemptable
-        else "It can't be exempted.",
-        f"Source: {_link(document.source)}. Since {document.since}. [All rules](README.md).",
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def policy_markdown(policy: Mutator[Any]) -> str:
-    """A section of docs/policies.md, with the policy's id as its anchor."""
-    first, _, rest = registry.documentation(policy.id).partition("\n\n")
-    parts = [
-        f"## {policy.id}",
-        sentence(" ".join(first.split())),
-        f"**Looks at:** {kinds(policy)}. "
-        f"**Settings:** [`{policy.id}.yaml`](configuration.md#{policy.id}yaml).",
-        rest.strip(),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _from_rules(markdown: str) -> str:
-    """Markdown below docs/ as it is written below docs/rules/."""
-    return re.sub(r"\]\((?!https?:)", "](../", markdown)
-
-
-def _link(source: str) -> str:
-    return f"<{source}>" if source.startswith("https://") and " " not in source else source

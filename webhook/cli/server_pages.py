@@ -47,49 +47,9 @@ def server_markdown(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def index_markdown() -> str:
-    """The list of all pages."""
-    rows = [f"- [{name}]({name}.md): {', '.join(_topics(preset))}" for name, preset in _serving()]
-    return "\n".join(
-        [
-            "# Model servers on Kubernetes",
-            "",
-            "A page for each known model server, generated from the facts in "
-            "[policies/servers](../../policies/servers). `chassis explain vllm` prints the same. A fact "
-            "that a page lacks is unknown, and no rule judges it.",
-            "",
-            *rows,
-            "",
-        ]
-    )
-
-
 def server_names() -> tuple[str, ...]:
-    """The servers that have a page."""
-    return tuple(name for name, _ in _serving())
-
-
-def _serving() -> Iterator[tuple[str, Preset]]:
-    """The presets of servers; a worker of a group serves nobody."""
-    return ((name, preset) for name, preset in known_presets().items() if not preset.worker)
-
-
-def _topics(preset: Preset) -> Iterator[str]:
-    yield "probes"
-    if preset.cache:
-        yield "cache"
-    if preset.needs or preset.reserves or preset.shared_memory or preset.parallelism:
-        yield "memory and accelerators"
-    if preset.drain:
-        yield "stop"
-    if preset.progress:
-        yield "hangs"
-    if preset.load_metrics:
-        yield "scaling"
-    if next(_pitfalls(preset), None):
-        yield "pitfalls"
-    if preset.example:
-        yield "a complete manifest"
+    """The servers that have a page; a worker of a group serves nobody."""
+    return tuple(name for name, preset in known_presets().items() if not preset.worker)
 
 
 def _recognition(preset: Preset) -> Iterator[str]:
