@@ -63,6 +63,7 @@ class LivePolicy:
         """Whether the override sets the failurePolicy Ignore for every webhook entry."""
         self._metrics = metrics
         self._offered: Mapping[str, str] | None = None
+        self._meanwhile = "observing"
         metrics.policy_refused()
 
     @property
@@ -95,9 +96,10 @@ class LivePolicy:
             self._metrics.policy_refused()
             unexpected = not isinstance(error, PolicyError)
             log.warning(
-                "policy refused, last good kept", origin=origin, error=str(error), exc_info=unexpected
+                f"policy refused, {self._meanwhile}", origin=origin, error=str(error), exc_info=unexpected
             )
             return str(error)
+        self._meanwhile = "last good kept"
         self._metrics.policy_in_force(self.config.digest, self.config.rules.profile.value)
         for note in self.config.notes:
             log.warning("policy names a setting that was removed", origin=origin, note=str(note))
@@ -112,7 +114,7 @@ class LivePolicy:
         self.read.set()
         self._offered = None
         self._metrics.policy_refused()
-        log.warning("no policy at its source, last good kept", origin=origin, why=why)
+        log.warning(f"no policy at its source, {self._meanwhile}", origin=origin, why=why)
 
 
 class PolicySource(Protocol):
@@ -235,21 +237,21 @@ class _Layers:
         if item is None and self._below is None and self._known:
             return
         self._below, self._why_missing, self._known = item, why_missing, True
-        self._offer(item)
+        self._offer()
 
     def above(self, item: Json | None, why_missing: str = "") -> None:
         """The override has changed; None if there is none."""
         if item is None and self._above is None and self._known_above:
             return
         self._above, self._known_above = item, True
-        self._offer(item)
+        self._offer()
 
     def above_unreadable(self) -> None:
         """The override can't be read: the previous one stays, and readiness does not wait for the first."""
         if not self._known_above:
             self.above(None)
 
-    def _offer(self, cause: Json | None) -> None:
+    def _offer(self) -> None:
         if not (self._known and self._known_above):
             return
         above = keys(self._above or {})
@@ -259,5 +261,16 @@ class _Layers:
             return
         error = self._policy.offer(config_maps.merged(keys(self._below or {}), above), self._origin)
         if error is not None:
-            regarding = {**(cause or self._below or {}), "apiVersion": "v1", "kind": "ConfigMap"}
+            regarding = {**self._at_fault(), "apiVersion": "v1", "kind": "ConfigMap"}
             self._tasks.create_task(events.warn(self._recorder, regarding, "PolicyInvalid", error))
+
+    def _at_fault(self) -> Json:
+        """The override if the policy loads without it. Which one was read last tells nothing: at the start
+        both are."""
+        if self._above is None:
+            return self._below or {}
+        try:
+            load(keys(self._below or {}))
+        except Exception:  # as in `LivePolicy.offer`
+            return self._below or self._above
+        return self._above

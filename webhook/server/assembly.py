@@ -93,8 +93,12 @@ async def assemble(options: ServerOptions, shared: SharedRecords, stack: AsyncEx
     trusts = registration.trusts if registration else tls_reload.always_trusted
 
     def installed(bundle: pki.Bundle) -> None:
-        metrics.certificate_expiry.set(pki.expiry(bundle).timestamp())
-        log.info("certificate in force", until=pki.expiry(bundle).isoformat())
+        ends = pki.expiry(bundle)
+        metrics.certificate_expiry.set(ends.timestamp())
+        if ends.timestamp() > clock():
+            log.info("certificate in force", until=ends.isoformat())
+        else:
+            log.warning("the certificate has expired", until=ends.isoformat())
 
     server = AdmissionServer(
         endpoints(policy, cluster, namer, memo),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from policies.core.finding import Profile
 from puller.mounted import UnstableError
@@ -365,6 +366,20 @@ async def test_a_bad_override_keeps_the_last_good_policy_and_lands_as_an_event_o
         assert seen.profile() is Profile.STRICT
     (event,) = (item for path, item in fake.objects.items() if "/events/" in path)
     assert event["involvedObject"]["name"] == "mlchassis-override"
+
+
+async def test_at_the_start_the_event_lands_on_the_config_map_with_the_error_and_the_log_says_what_applies(
+    fake: FakeApiServer, origin: WatchedConfigMap, seen: Seen
+) -> None:
+    await fake.put(PATH, config_map(BAD))
+    await fake.put(PATH, an_override({"gpu-affinity.yaml": "mode: off"}))
+    with capture_logs() as log:
+        async with following(origin, seen):
+            await until(lambda: any("/events/" in path for path in fake.objects))
+            assert seen.profile() is Profile.OBSERVE
+    (event,) = (item for path, item in fake.objects.items() if "/events/" in path)
+    assert event["involvedObject"]["name"] == "mlchassis-policy"
+    assert [each["event"] for each in log if "policy" in each["event"]] == ["policy refused, observing"]
 
 
 def test_each_day_has_another_snapshot() -> None:

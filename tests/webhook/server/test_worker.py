@@ -489,7 +489,7 @@ async def test_it_is_not_ready_while_the_mounted_certificate_is_not_accepted(
     mount(ended)
     files = ("--tls-cert", str(tmp_path / "tls.crt"), "--tls-key", str(tmp_path / "tls.key"))
     async with served(*files) as chassis:
-        await chassis.logged("certificate in force")
+        await chassis.logged("the certificate has expired")
         await chassis.logged("policy in force")
         status, why = await chassis.get("/readyz")
         assert (status, why) == (503, f"the serving certificate expired at {pki.expiry(ended).isoformat()}\n")
