@@ -11,7 +11,7 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -115,7 +115,7 @@ class Api:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
             text = response.read()
-            warnings = tuple(_warning_text(value) for value in response.msg.get_all("Warning", ()))
+            warnings = _unwrapped(map(_warning_text, response.msg.get_all("Warning", ())))
         try:
             answer: JSON = json.loads(text)
         except ValueError:
@@ -315,6 +315,17 @@ def _warning_text(header: str) -> str:
     """The text of a Warning header, `299 - "text"`."""
     quoted = header.split(" ", 2)[2].removeprefix('"').removesuffix('"')
     return re.sub(r"\\(.)", r"\1", quoted)
+
+
+def _unwrapped(lines: Iterable[str]) -> tuple[str, ...]:
+    """The warnings, whose further lines are indented, each in one line."""
+    whole: list[str] = []
+    for line in lines:
+        if whole and line.startswith("  "):
+            whole[-1] += line[1:]
+        else:
+            whole.append(line)
+    return tuple(whole)
 
 
 def _not_seen(resource: str, which: str, timeout: float, current: Sequence[JSON]) -> str:

@@ -13,15 +13,18 @@ from policies.kube.printable import printable
 
 WARNING_LENGTH = 120
 """Characters of one warning. The API server logs longer ones as a fault of the webhook."""
+WIDTH = 71
+"""Characters of a line of several words. kubectl writes `Warning: ` in front of it and wraps nothing, and a
+terminal has 80 columns."""
 WARNINGS_LENGTH = 4096
 """Characters of all warnings together. The API server drops the rest."""
 
 
 def fitted(warnings: Sequence[str]) -> list[str]:
-    """The warnings in lines of at most WARNING_LENGTH, as the API server passes them on.
+    """The warnings in lines of WIDTH, as the API server passes them on.
 
-    Long warnings continue in indented lines. If all of them exceed WARNINGS_LENGTH, a line with the number of
-    the others follows those that fit.
+    Long warnings continue in indented lines. A longer word, such as a field path, has a line to itself. If
+    all of them exceed WARNINGS_LENGTH, a line with the number of the others follows those that fit.
     """
     distinct = list(dict.fromkeys(warnings))
     wrapped: list[list[str]] = []
@@ -48,9 +51,9 @@ def _wrapped(warning: str, seen: Set[str]) -> list[str]:
     line = " ".join(warning.split())[: WARNINGS_LENGTH + 1]  # a longer line does not fit in any case
     line = printable(line)  # the API server drops warnings with control characters
     words = line.split(" ")
-    long = max(map(len, words)) > WARNING_LENGTH // 2
+    long = max(map(len, words)) > WARNING_LENGTH - len(_INDENT)
     lines: list[str] = []
-    for width in range(WARNING_LENGTH, WARNING_LENGTH // 2, -5):
+    for width in (*range(WIDTH, WIDTH // 2, -1), *range(WIDTH, WARNING_LENGTH)):
         if long:
             lines = textwrap.wrap(
                 line, width, subsequent_indent=_INDENT, break_on_hyphens=False, break_long_words=True
@@ -66,7 +69,7 @@ _INDENT: Final = "  "
 
 
 def _filled(words: Sequence[str], width: int) -> list[str]:
-    """`textwrap.wrap` for words that all fit in a line, at a tenth of its cost."""
+    """`textwrap.wrap` with whole words, at a tenth of its cost."""
     lines, line = [], ""
     for word in words:
         if not line:

@@ -16,7 +16,7 @@ from tests.tables import table
 from webhook.admission import envelope as review
 from webhook.admission.answer import Response, allowed, denied, patched, render
 from webhook.admission.envelope import BadReview, parse
-from webhook.admission.wrapping import WARNING_LENGTH, fitted
+from webhook.admission.wrapping import WIDTH, fitted
 
 
 def body(**changes: Any) -> bytes:
@@ -136,11 +136,16 @@ def test_a_denial_carries_no_patch() -> None:
     }
 
 
-def test_warnings_are_wrapped_to_what_the_api_server_takes() -> None:
-    lines = fitted(["word " * 60, "word " * 60, "short\nand\tplain"])
-    assert all(len(line) <= 120 for line in lines)
+def test_warnings_are_wrapped_for_a_terminal_with_80_columns() -> None:
+    lines = fitted(["word " * 40, "word " * 40, "short\nand\tplain"])
+    assert all(len(f"Warning: {line}") <= 80 for line in lines)
     assert lines[-1] == "short and plain"
     assert [line.startswith("  ") for line in lines] == [False, True, True, False]
+
+
+def test_a_field_path_is_not_broken() -> None:
+    path = f"({'spec.workerGroupSpecs[0].template.' * 3}spec)"
+    assert fitted([f"rule: a short sentence. {path}"]) == ["rule: a short sentence.", f"  {path}"]
 
 
 def test_a_warning_with_control_characters_is_not_lost() -> None:
@@ -175,9 +180,10 @@ def test_no_line_is_repeated_since_the_api_server_would_drop_it() -> None:
 
 
 def test_too_many_warnings_end_with_a_count() -> None:
-    lines = fitted([f"{n}: " + "x" * 100 for n in range(60)])
+    lines = fitted([f"warning {n}: " + "x" * 100 for n in range(60)])
     assert sum(map(len, lines)) <= 4096
-    assert lines[-1] == f"and {60 - (len(lines) - 1)} more: chassis review"
+    shown = sum(line.startswith("warning ") for line in lines)
+    assert lines[-1] == f"and {60 - shown} more: chassis review"
 
 
 @given(st.lists(st.text(max_size=400), max_size=60))
@@ -194,7 +200,7 @@ WORDS = st.lists(st.text("ab-—é.�", min_size=1, max_size=65), max_size=40)
 @given(WORDS)
 def test_lines_are_filled_as_textwrap_fills_them(words: list[str]) -> None:
     indented = {"subsequent_indent": "  ", "break_on_hyphens": False}
-    lines = textwrap.wrap(" ".join(words), WARNING_LENGTH, **indented)  # type: ignore[arg-type]
+    lines = textwrap.wrap(" ".join(words), WIDTH, **indented)  # type: ignore[arg-type]
     assert fitted([" ".join(words)]) == lines
 
 
