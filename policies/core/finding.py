@@ -70,3 +70,5 @@ class Finding(Struct, frozen=True):
     certainty: Certainty = Certainty.CERTAIN
     covered_by: str = ""
     """Id of the rule that reports the same: if that rule warns, this finding of a mutator is not shown."""
+    value: int | None = None
+    """What `chassis fix` writes into the field, if one number repairs it."""

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -44,8 +44,10 @@ from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, parse, read_all
 from webhook.manifests.rendered import patched
 
-_Fix: TypeAlias = tuple[str, str]
-"""A finding to fix: its rule, and the path of its field by the names of containers."""
+_Fix: TypeAlias = tuple[str, str, int]
+"""A finding to fix: its rule, the path of its field by the names of containers, and the value."""
+FIXES: Final = frozenset({"exec-probe-default-timeout", "liveness-single-failure"})
+"""The rules whose findings have a value."""
 ROUNDS: Final = 4
 """How often an object is reviewed again after a fix: one fix may need another."""
 
@@ -268,9 +270,11 @@ def fixed_object(
 
 def _to_fix(review: Reviewed, only: Sequence[str]) -> list[_Fix]:
     return [
-        (result.rule, field_path(named(review.final, result.finding.path)))
+        (result.rule, field_path(named(review.final, result.finding.path)), value)
         for result in review.decision.results
-        if result.rule in FIXES and result.exempted is None and (not only or result.rule in only)
+        if (value := result.finding.value) is not None
+        and result.exempted is None
+        and (not only or result.rule in only)
     ]
 
 
@@ -336,12 +340,12 @@ def _with_fixes(
     if not found:
         return None
     if (fixed := _fixed_cleanly(document, found, config, cluster)) is not None:
-        return fixed, [rule for rule, _ in found]
+        return fixed, [rule for rule, *_ in found]
     rules_of_fixes = []
-    for rule, path in found if len(found) > 1 else ():
-        if (fixed := _fixed_cleanly(document, [(rule, path)], config, cluster)) is not None:
+    for each in found if len(found) > 1 else ():
+        if (fixed := _fixed_cleanly(document, [each], config, cluster)) is not None:
             document = fixed
-            rules_of_fixes.append(rule)
+            rules_of_fixes.append(each[0])
     return (document, rules_of_fixes) if rules_of_fixes else None
 
 
@@ -350,8 +354,10 @@ def _fixed_cleanly(
 ) -> Document | None:
     """The object with some fixes; None if they change nothing or add a finding."""
     obj = document.obj
-    for rule, path in fixes:
-        obj = FIXES[rule](obj, path)
+    for _, path, value in fixes:
+        *probe, field = steps_in(obj, path)
+        if dig(obj, *probe):
+            obj = replaced(obj, (*probe, field), value)
     if obj == document.obj:
         return None
     fixed = replace(document, obj=obj)
@@ -370,20 +376,3 @@ def _places(document: Document, config: Config, cluster: Cluster) -> set[tuple[s
     """The rule and place of each finding."""
     (review,) = review_documents([document], config, cluster)
     return {(result.rule, named(review.final, result.finding.path)) for result in review.decision.results}
-
-
-def _set(value: int) -> Callable[[Json, str], Json]:
-    """A fix that sets a finding's field to a value, if the object has the probe."""
-
-    def fix(obj: Json, path: str) -> Json:
-        *probe, field = steps_in(obj, path)
-        return replaced(obj, (*probe, field), value) if dig(obj, *probe) else obj
-
-    return fix
-
-
-FIXES: Final[Mapping[str, Callable[[Json, str], Json]]] = {
-    "exec-probe-default-timeout": _set(5),
-    "liveness-single-failure": _set(6),
-}
-"""The fixes by rule; each sets the value that the rule's hint recommends."""

@@ -54,6 +54,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"timeout is {probe.timeout} s. After {probe.give_up} s, the kubelet restarts the "
                 "container.",
                 f"Set timeoutSeconds to {least} or more, or use httpGet or grpc.",
+                value=least,
             )
         elif probe.timeout > 1 or always_passes(probe) or is_too_strict(probe, facts):
             continue  # the other rule's finding leaves one probe with one warning
@@ -63,6 +64,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"The {probe.name} starts a process with a timeout of 1 s. On a busy node, the process "
                 f"takes longer to start, and the kubelet restarts the container after {probe.give_up} s.",
                 "Set timeoutSeconds to 5 or more, or use httpGet or grpc.",
+                value=5,
             )
 
 

@@ -19,6 +19,7 @@ def check(target: Target, facts: Facts) -> Findings:
                 f"The {probe.name} has failureThreshold 1. One slow or lost answer restarts the container, "
                 "and overload restarts all replicas.",
                 "Set failureThreshold to 3 or more; 6 suits a model server.",
+                value=6,
             )
 
 

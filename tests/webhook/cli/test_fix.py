@@ -204,6 +204,18 @@ def test_it_writes_no_value_that_another_rule_reports(run: Chassis, tmp_path: Pa
     assert "failureThreshold: 1}" in file.read_text()
 
 
+def test_it_writes_the_value_of_the_message(chassis: Chassis, tmp_path: Path) -> None:
+    file = tmp_path / "worker.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: worker}\nspec:\n  containers:\n    - name: worker\n"
+        "      image: rayproject/ray:2.46.0\n      command: [ray, start, --address=head:6379, --block]\n"
+        "      livenessProbe: {exec: {command: [ray, status]}}\n"
+    )
+    assert "Set timeoutSeconds to 8 or more" in chassis("review", file)[1]
+    chassis("fix", file)
+    assert "timeoutSeconds: 8}" in file.read_text()
+
+
 def test_a_fix_that_needs_a_field_is_made_at_once(run: Chassis, tmp_path: Path) -> None:
     """More failures of liveness would come after readiness, if the added startupProbe did not delay both."""
     file = tmp_path / "pod.yaml"
