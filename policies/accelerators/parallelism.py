@@ -12,6 +12,7 @@ from typing import Final
 
 from policies.accelerators.catalogue import whole_quantity
 from policies.accelerators.slices import is_cuda_device
+from policies.accelerators.unrequested import VISIBLE
 from policies.commands import DOWNLOADERS, LOCAL_PROGRAMS, SHELLS
 from policies.containers.programs import joins_ray, launch_of, started
 from policies.core.target import PodTemplate
@@ -24,8 +25,7 @@ from policies.probes.server_facts import Factor, Parallelism
 MAX: Final = 1024
 """The server itself reports greater values of a flag as errors."""
 _DIGITS: Final = 4
-_OF_RUNTIME: Final = "NVIDIA_VISIBLE_DEVICES"
-_OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
+OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
 _INDEX: Final = re.compile(r"[ \t]*([0-9]{1,4})[ \t]*", re.ASCII)
 _HARMLESS: Final = LOCAL_PROGRAMS | DOWNLOADERS
 """Programs that start nothing on other nodes."""
@@ -146,7 +146,7 @@ def devices(container: Container) -> int:
 
 def names_devices(container: Container) -> bool:
     """Whether a variable names the devices that its programs see."""
-    return _OF_CUDA in launch_of(container).variables
+    return OF_CUDA in launch_of(container).variables
 
 
 def visible_devices(container: Container) -> int:
@@ -158,8 +158,8 @@ def visible_devices(container: Container) -> int:
     given = _given(container)
     if not given or not names_devices(container):
         return given
-    value = launch_of(container).variables[_OF_CUDA]
-    if value is None or any(_OF_CUDA in word for word in container.typed.argv):
+    value = launch_of(container).variables[OF_CUDA]
+    if value is None or any(OF_CUDA in word for word in container.typed.argv):
         return 0
     seen = set()
     for each in value.split(","):
@@ -177,7 +177,7 @@ def _given(container: Container) -> int:
     resources = container.typed.resources
     if resources.claims or container.typed.security_context.privileged:
         return 0
-    if _OF_RUNTIME in launch_of(container).variables:
+    if VISIBLE in launch_of(container).variables:
         return 0
     requested = {**resources.requests, **resources.limits}
     counts = {name: value for name, value in requested.items() if name.startswith("nvidia.com/")}

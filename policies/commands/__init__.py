@@ -24,17 +24,27 @@ Imports: no other package of this repository.
 """
 
 from policies.commands.children import children
+from policies.commands.client_hosts import PROXY_VARIABLES
 from policies.commands.ends import runs_forever
-from policies.commands.exit_codes import Unseen, unseen
+from policies.commands.exit_codes import Unseen, shows_failures, unseen
 from policies.commands.hosts import reach_of
 from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
-from policies.commands.programs import DOWNLOADERS, LOCAL_PROGRAMS, SHELLS, is_python, shell_operands
+from policies.commands.programs import (
+    ACTIVATES,
+    DOWNLOADERS,
+    LOCAL_PROGRAMS,
+    SHELLS,
+    is_python,
+    shell_operands,
+)
 from policies.commands.reader import read
 
 __all__ = [
+    "ACTIVATES",
     "DOWNLOADERS",
     "LOCAL_PROGRAMS",
+    "PROXY_VARIABLES",
     "SHELLS",
     "BudgetSpent",
     "Command",
@@ -51,6 +61,7 @@ __all__ = [
     "read",
     "runs_forever",
     "shell_operands",
+    "shows_failures",
     "unseen",
     "valued",
 ]

@@ -318,6 +318,7 @@ def devtcp(path: str, context: ClientContext) -> Host | None:
 
 
 PROXY_VARIABLES: Final = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "HTTP_PROXY")
+"""The variables with the addresses of proxies, as most clients spell them."""
 _HOST: Final = r"(\[[^\]]*\]|[^:\[\]]*)"
 _CONNECT_TO: Final = re.compile(rf"{_HOST}:([^:]*):{_HOST}(?::([^:]*))?")
 _RESOLVE: Final = re.compile(rf"\+?{_HOST}:(?:([^:\[]*):)?(\[.*|[^:]*|[0-9a-fA-F:.]+(?:,.*)?)")

@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.commands.model import BudgetSpent, StepBudget
-from policies.commands.programs import DECLARING, DOWNLOADERS, SHELLS, shell_operands
+from policies.commands.programs import ACTIVATES, DECLARING, DOWNLOADERS, SHELLS, shell_operands
 from policies.commands.shell import ShellError, parse
 from policies.commands.syntax import Command, Item, Literal, Redirected, Script, Simple, Word
 from policies.commands.wrappers import unwrap
@@ -26,8 +26,6 @@ _HANDLED: Final = re.compile(
 """Signs of a script that looks at exit codes itself, or gets its options from elsewhere."""
 _READS: Final = re.compile(r"(?:^|[\s;&({])(?:\.|source) ([^\s;&|)]+)")
 """A file with options or functions."""
-_ACTIVATES: Final = "/activate"
-"""The end of a file that only sets variables, those of a Python environment."""
 _PIPEFAIL: Final = re.compile(r"pipe_?fail", re.IGNORECASE)
 """Wherever it is: in a branch, a function, or as an option of `shopt`."""
 _ERREXIT: Final = re.compile(r"-[a-df-zA-Z]*e[a-zA-Z]*|err_?exit|ERR_?EXIT")
@@ -90,6 +88,11 @@ class Unseen(Struct, frozen=True):
     in_pipe: bool
 
 
+def shows_failures(options: Sequence[str]) -> bool:
+    """Whether options of a shell or of `set` let a script fail with its commands or pipelines."""
+    return any(_ERREXIT.fullmatch(each) or _PIPEFAIL.search(each) for each in options)
+
+
 def unseen(argv: Sequence[str]) -> Iterator[Unseen]:
     """The programs of `sh -c` whose failure certainly does not fail the script. Yields nothing if the script
     cannot be read, or may handle exit codes itself."""
@@ -99,7 +102,7 @@ def unseen(argv: Sequence[str]) -> Iterator[Unseen]:
     text = "".join(operands[:1])
     if not has_script or not text or _HANDLED.search(text):
         return
-    if not all(file.endswith(_ACTIVATES) for file in _READS.findall(text)):
+    if not all(file.endswith(ACTIVATES) for file in _READS.findall(text)):
         return
     try:
         script = parse(text, StepBudget())

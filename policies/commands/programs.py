@@ -31,6 +31,8 @@ TEXT_PROGRAMS = frozenset(
 """Programs that only handle text or files: they do not reach a URL in their arguments."""
 DECLARING = frozenset({"export", "declare", "local", "readonly", "typeset"})
 """Builtins that assign variables."""
+ACTIVATES = "/activate"
+"""The end of a script that only sets variables, those of a Python environment."""
 WRITERS = frozenset({"tee", "sed", "cp", "mv", "install", "dd", "sponge", "ed", "ln"})
 """Programs that write the files among their arguments."""
 LOCAL_PROGRAMS = TEXT_PROGRAMS | DECLARING | WRITERS | {"set", "sleep", "ulimit", "umask", "chmod", "chown"}

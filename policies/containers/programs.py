@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from policies.commands import (
+    ACTIVATES,
     DOWNLOADERS,
     LOCAL_PROGRAMS,
     SHELLS,
@@ -50,8 +51,6 @@ _MAX_RUNNERS: Final = 8
 
 _SILENT: Final = LOCAL_PROGRAMS | DOWNLOADERS | {"curl", "wget", "nvidia-smi"}
 """Programs that do not listen on a port."""
-_ACTIVATES: Final = "/activate"
-"""The end of a script that only sets variables, those of a Python environment."""
 
 Program = tuple[str, ...]
 """A program's name without directories, and its arguments."""
@@ -128,7 +127,7 @@ def variables_of(container: Container, program: Program) -> dict[str, str]:
 def sources_variables(words: Program) -> bool:
     """Whether a program of a script reads another script, which may set any variable."""
     # The name of `.` is empty.
-    return words[:1] in (("source",), ("",)) and not (len(words) == 2 and words[1].endswith(_ACTIVATES))
+    return words[:1] in (("source",), ("",)) and not (len(words) == 2 and words[1].endswith(ACTIVATES))
 
 
 def runs_alone(container: Container) -> bool:

@@ -95,6 +95,8 @@ _MAX_LENGTH: Final = 200
 
 SIMILAR: Final = 0.8
 """From 0 to 1: the similarity of a name that was probably meant."""
+VERY_SIMILAR: Final = 0.85
+"""The same for names in a namespace or a cluster, of which others may be made by other files."""
 
 
 def closest(name: str, known: Iterable[str], least: float = 0.6) -> str:
@@ -151,10 +153,10 @@ def alike(name: str, known: Iterable[str]) -> str:
     return like if _has_numbers_of(name, like) and other_words.isdisjoint(_ROLES) else ""
 
 
-def misspelt(name: str, known: Iterable[str], least: float) -> str:
+def misspelt(name: str, known: Iterable[str]) -> str:
     """The known name of which a name is a misspelling; empty if there is none. A name with further words,
     other numbers or another short word is that of something else: `kata-qemu-se`, `kata-qemu-sev`."""
-    like = closest(name, known, least)
+    like = closest(name, known, VERY_SIMILAR)
     words = list(zip(name.split("-"), like.split("-"), strict=False))
     certain = name.count("-") == like.count("-") and _has_numbers_of(name, like)
     return like if certain and all(len(one) > 3 for one, two in words if one != two) else ""

@@ -23,7 +23,8 @@ from policies.kube.objects.reading import readable
 from policies.kube.objects.services import Ingress, OpenShiftRoute, Route, VirtualService
 from policies.kube.quantities import bytes_or_zero, whole_number
 
-_CLASS: Final = "kubernetes.io/ingress.class"
+OLD_CLASS: Final = "kubernetes.io/ingress.class"
+"""The annotation that named the class of an Ingress before `ingressClassName`."""
 _SERVICE: Final = "Service"
 _POOL: Final = "InferencePool"
 _GATEWAY_CLASS: Final = GroupKind("gateway.networking.k8s.io", "GatewayClass")
@@ -198,7 +199,7 @@ def _targeted(target: Json, cluster: WholeObjects, namespace: str) -> Iterator[o
 
 def _class_of(route: Object) -> str:
     own = route.spec.ingress_class_name if isinstance(route, Ingress) else ""
-    return own or route.metadata.annotations.get(_CLASS, "")
+    return own or route.metadata.annotations.get(OLD_CLASS, "")
 
 
 def _is_of(route: Object, classes: tuple[str, ...], cluster: WholeObjects, namespace: str) -> bool:

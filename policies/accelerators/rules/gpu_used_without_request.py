@@ -6,6 +6,7 @@ from collections.abc import Set
 from typing import Final
 
 from policies.accelerators.gpu_affinity_settings import GpuAffinity
+from policies.accelerators.parallelism import OF_CUDA
 from policies.accelerators.requests import asks_for_devices, wants_accelerator
 from policies.accelerators.unrequested import NO_DEVICES, VISIBLE, gpu_images
 from policies.containers.commands import container_command
@@ -18,8 +19,7 @@ from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.probes.serving import recognised
 
-_OF_CUDA: Final = "CUDA_VISIBLE_DEVICES"
-_NONE_OF_CUDA: Final = frozenset({"", "-1"})
+_NONE: Final = frozenset({"", "-1"})
 """https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables"""
 _GPU: Final = "nvidia.com/"
 _GOOGLE: Final = "cloud.google.com/"
@@ -124,7 +124,7 @@ def _on_gpu_nodes(target: Target, template: PodTemplate, facts: Facts) -> Findin
 
 def _hides_gpus(container: Container) -> bool:
     """Whether a variable hides the GPUs of the node from the programs of a container."""
-    none = {VISIBLE: NO_DEVICES, _OF_CUDA: _NONE_OF_CUDA}
+    none = {VISIBLE: NO_DEVICES, OF_CUDA: _NONE}
     return any(
         each.value.lower() in none.get(each.name, ()) and each.value_from is None
         for each in container.typed.env

@@ -18,8 +18,6 @@ from policies.kube.objects.pods import PodSpec
 
 _KIND: Final = GroupKind("node.k8s.io", "RuntimeClass")
 _NAME: Final = "nvidia"
-_SIMILAR: Final = 0.85
-"""The least similarity of a misspelt name."""
 _NAMES: Final = 64
 """RuntimeClasses with which a missing name is compared."""
 _BY_NAME_ONLY: Final = re.compile(r"\+(?:k3s|rke2)")
@@ -59,7 +57,7 @@ def _misspelt(name: str, template: PodTemplate, facts: Facts) -> Findings:
     if whole is None or whole.named(_KIND, "", name) is not None or "$" in name:
         return
     known = [text(each, "metadata", "name") for each in whole.every(_KIND, "")]
-    like = misspelt(name, known, _SIMILAR) if len(known) <= _NAMES else ""
+    like = misspelt(name, known) if len(known) <= _NAMES else ""
     if like:
         yield Finding(
             f"{template.spec_path}.runtimeClassName",

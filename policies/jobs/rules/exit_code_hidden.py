@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from policies.commands import SHELLS, Unseen, unseen
+from policies.commands import SHELLS, Unseen, shows_failures, unseen
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -26,7 +26,6 @@ _SHELLS_OWN: Final = ("BASH_ENV", "ENV", "SHELLOPTS")
 """Variables with options for a shell, or with a file of them."""
 _ENDS: Final = re.compile(r"[\n;&|]")
 """The end of a command."""
-_OPTIONS: Final = re.compile(r"pipe_?fail|err_?exit|(?<!\S)-[a-df-zA-Z]*e[a-zA-Z]*(?!\S)")
 
 
 class BackupProgram(Model):
@@ -78,7 +77,7 @@ def _unseen(template: PodTemplate, container: Container, facts: Facts) -> Iterat
         is_shell = command.name in SHELLS
         file = "".join(command.argv[is_shell : is_shell + 1])
         text = _from_config_map(file, template, container, facts)
-        if not text or _OPTIONS.search(_ENDS.split(" ".join(typed.argv).partition(file)[0])[-1]):
+        if not text or shows_failures(_ENDS.split(" ".join(typed.argv).partition(file)[0])[-1].split()):
             return
         first, _, _ = text.partition("\n")
         shell = command.argv[:1] if is_shell else tuple(first[2:].split()) if first.startswith("#!") else ()

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from policies.commands import PROXY_VARIABLES
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.network_policies import TUNNELS, is_added, others_may_admit
 from policies.core.services import selecting
 from policies.kube.group_kinds import NAMESPACE, NETWORK_POLICY, SERVICE, SERVING
 from policies.kube.metadata import labels_of
+from policies.kube.objects.limits import NAMESPACE_NAME
 from policies.kube.objects.metadata import LabelSelector
 from policies.kube.objects.network_policies import (
     NetworkPolicy,
@@ -37,11 +39,6 @@ _ALL: Final = LabelSelector()
 _MAX: Final = 4
 """Findings for one workload."""
 
-_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy"})
-"""Variables, in lower case, with the address of a proxy that sends the requests of a container."""
-
-_NAME: Final = "kubernetes.io/metadata.name"
-"""The label of each namespace with its name."""
 
 _Rules = Sequence[PortsRule]
 
@@ -198,7 +195,7 @@ def _shut_out(
     allowing: dict[tuple[int, int], list[NetworkPolicyEgressRule]] = {}
     has_aims = any(not any(map(port.may_include, _DNS)) for rule in outgoing for port in rule.ports)
     for container in template.containers():
-        if any(each.name.lower() in _PROXIES for each in container.typed.env):
+        if any(each.name in PROXY_VARIABLES for each in container.typed.env):
             continue
         for name, namespace, number in _asked(container, own.namespace):
             obj = cluster.named(SERVICE, namespace, name)
@@ -287,7 +284,7 @@ def _sent(port: ServicePort) -> int | None:
 def _pods(labels: _Labels, namespace: str, cluster: WholeObjects) -> _Pods:
     found = cluster.named(NAMESPACE, "", namespace)
     # Others may label a namespace, too.
-    known = {**({} if found is None else labels_of(found)), _NAME: namespace}
+    known = {**({} if found is None else labels_of(found)), NAMESPACE_NAME: namespace}
     return _Pods(labels, namespace, _Labels(known, complete=False))
 
 

@@ -10,13 +10,13 @@ from policies.core.facts import WholeObjects
 from policies.core.services import selecting
 from policies.kube.group_kinds import DAEMON_SET, GATEWAY, GRPC_ROUTE, HTTP_ROUTE, INGRESS, SERVING, GroupKind
 from policies.kube.json import Json, mapping, maps, strings, text
+from policies.network.gateways import OLD_CLASS
 
 _GRANT: Final = GroupKind("gateway.networking.k8s.io", "ReferenceGrant")
 _ISTIO_GATEWAY: Final = GroupKind("networking.istio.io", "Gateway")
 _VIRTUAL_SERVICE: Final = GroupKind("networking.istio.io", "VirtualService")
 _INGRESS_CLASS: Final = GroupKind("networking.k8s.io", "IngressClass")
 _DEFAULT_CLASS: Final = "ingressclass.kubernetes.io/is-default-class"
-_OLD_CLASS: Final = "kubernetes.io/ingress.class"
 _SERVES_ITS_CLASS: Final = "k8s.io/ingress-nginx"
 """A controller that by default ignores Ingresses without a class:
 https://kubernetes.github.io/ingress-nginx/user-guide/k8s-122-migration/"""
@@ -176,7 +176,7 @@ def _of_ingresses(whole: WholeObjects) -> Iterator[_Found]:
         return
     for ingress in whole.every(INGRESS, None):
         annotations = mapping(ingress, "metadata", "annotations")
-        if text(ingress, "spec", "ingressClassName") or _OLD_CLASS in annotations:
+        if text(ingress, "spec", "ingressClassName") or OLD_CLASS in annotations:
             continue
         if not any(key.startswith(_SETTINGS) for key in annotations):
             continue  # another controller may serve it, such as those of k3s and GKE

@@ -15,7 +15,7 @@ from policies.accelerators.gpu_affinity_settings import GpuAffinity
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.runs import role_of, runs_in
 from policies.kube.group_kinds import CRON_JOB, JOB
-from policies.kube.names import closest, listed
+from policies.kube.names import VERY_SIMILAR, closest, listed
 from policies.kube.objects.jobs import Job
 from policies.kube.objects.metadata import Object
 from policies.kube.objects.nodes import Node
@@ -34,8 +34,6 @@ _PATH: Final = f"metadata.labels[{QUEUE_NAME}]"
 _ELASTIC: Final = "kueue.x-k8s.io/elastic-job"
 _MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 _SHOWN: Final = 4
-_SIMILAR: Final = 0.85
-"""The least similarity of two names of which one is a misspelling of the other."""
 _HINT_QUOTA: Final = "Request less, use another queue, or raise the quota of the ClusterQueue."
 _HINT_FLAVOR: Final = "Tolerate the taint of the flavor, correct its labels, or use another queue."
 
@@ -56,7 +54,7 @@ def _of_kueue(target: Target, facts: Facts) -> Findings:
     if not versions:
         known = [each.name for each in queues or ()]
         # The queue of a manifest may be in files that are not here, unless the name is a misspelling.
-        if not next(iter(all_queues)).is_manifest or closest(name, known, _SIMILAR):
+        if not next(iter(all_queues)).is_manifest or closest(name, known, VERY_SIMILAR):
             yield _no_queue(target, name, known, facts.namespace)
         return
     cluster_queues = facts.cluster_objects(ClusterQueue)
