@@ -8,7 +8,6 @@
 | which nodes a pod admits (selector, affinity, tolerations) | `scheduling` |
 | whether Karpenter can create a node for a pod | `node_pools` |
 | how texts are parsed | `quantities`, `images`, `names`; YAML and JSON: `yaml_text` |
-| how user text is printed | `printable` |
 | what is computed once | `cache` |
 
 Imports: `puller`.

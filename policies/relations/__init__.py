@@ -1,4 +1,4 @@
-"""Dependencies between objects: waits, probes, mounted objects, queues, nodes, and the graph of them.
+"""Dependencies between objects: waits, probes, mounted objects, queues and nodes.
 
 | question | module |
 |---|---|
@@ -6,7 +6,7 @@
 | which objects a pod reads | `reads` |
 | what it asks the API server for, and which rights its account has | `rights`, `bindings` |
 | which pods Prometheus scrapes | `monitors` |
-| who waits for whom | `wait_cycles`, `graph` |
+| who waits for whom | `wait_cycles` |
 | in which order objects are deployed, and volumes bound | `order`, `late_claims` |
 | whether there is room | `devices`, `node_pools`, `domains`, `cohorts`, `volcano_queues` |
 

@@ -15,9 +15,7 @@ from msgspec.structs import replace
 
 from policies.commands import BudgetSpent
 from policies.core import registry
-from policies.core.applied import MAX_OBJECTS, AppliedObject, applied_objects
 from policies.core.contracts import Rule
-from policies.core.coverage import NO_TEMPLATE, Coverage, Reading, Unread
 from policies.core.facts import Cluster, NoCluster, WholeObjects
 from policies.core.finding import Finding, Mode
 from policies.core.listing import Listing
@@ -25,7 +23,9 @@ from policies.core.resources import Resource
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text
+from webhook.admission.applied_objects import MAX_OBJECTS, AppliedObject, applied_objects
 from webhook.admission.bounds import bounded, is_known
+from webhook.admission.coverage import NO_TEMPLATE, Coverage, Reading, Unread
 from webhook.admission.decision import Result, with_short_texts
 from webhook.admission.exemptions import exemption, may_exempt
 from webhook.admission.projection import project

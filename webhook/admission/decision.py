@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from policies.core.contracts import Family
-from policies.core.coverage import Coverage
 from policies.core.finding import Finding, Mode
 from policies.core.reasons import NO_REASONS, Reasons
 from policies.kube.json import Json
 from policies.kube.names import shortened
+from webhook.admission.coverage import Coverage
 from webhook.admission.json_patch import Operation
 
 

@@ -20,11 +20,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from policies.core.coverage import not_reviewed
 from policies.core.finding import Mode
 from policies.kube.group_kinds import POD
 from webhook.admission.applied import applied_results
 from webhook.admission.changed_annotation import annotated
+from webhook.admission.coverage import not_reviewed
 from webhook.admission.decision import Decision, most_important
 from webhook.admission.json_patch import diff
 from webhook.admission.mutators import fold, mutators_of

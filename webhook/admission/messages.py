@@ -14,10 +14,10 @@ from policies.core.finding import Mode
 from policies.kube.field_paths import field_path
 from policies.kube.json import Json, dig
 from policies.kube.names import plural, shortened
-from policies.kube.printable import printable
 from webhook.admission.answer import Response, allowed, denied, patched
 from webhook.admission.decision import Change, Crash, Decision, Result
 from webhook.admission.json_patch import steps_of
+from webhook.admission.printable import printable
 
 MESSAGE_WIDTH = 78
 MAX_PLACES = 4

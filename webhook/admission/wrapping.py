@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence, Set
 from typing import Final
 
-from policies.kube.printable import printable
+from webhook.admission.printable import printable
 
 WARNING_LENGTH = 120
 """Characters of one warning. The API server logs longer ones as a fault of the webhook."""

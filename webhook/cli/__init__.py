@@ -10,6 +10,7 @@
 | how `policy diff` and `policy test` work | `policy_diff`, `policy_test` |
 | what `explain` prints about kinds and servers | `known_kinds`; `server_pages`, with `server_manifest` |
 | how settings are described | `settings_in_words` |
+| what depends on what in a set or a cluster | `object_graph` |
 | how texts are printed | `output`, `terminal` |
 | how manifests are edited | `fix`, `text_edits` |
 | who set a field, and how to change it | `why`, `provenance`, `owners`, `kubectl` |

@@ -30,9 +30,9 @@ from policies.kube.field_paths import field_path, named, steps_in
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, dig, replaced, text
 from policies.kube.names import did_you_mean
-from policies.kube.printable import printable
 from webhook.admission.configuration import Config, Override
 from webhook.admission.json_patch import diff, same, steps_of
+from webhook.admission.printable import printable
 from webhook.cli import flags
 from webhook.cli.flags import BAD_INPUT, OK
 from webhook.cli.named_policy import read_policy

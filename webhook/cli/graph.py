@@ -14,12 +14,12 @@ from typing import Any
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json, text
 from policies.kube.names import did_you_mean, plural
-from policies.kube.printable import printable
-from policies.relations.graph import Blast, Edge, Graph, GraphNode, graph_of, members_of
 from webhook.admission.bounds import allowance, bounded
+from webhook.admission.printable import printable
 from webhook.cli import flags
 from webhook.cli.flags import BAD_INPUT, DENIED, OK
 from webhook.cli.inputs import Input, opened
+from webhook.cli.object_graph import Blast, Edge, Graph, GraphNode, graph_of, members_of
 from webhook.cli.terminal import as_json
 from webhook.errors import UserError
 

@@ -81,7 +81,7 @@ def _run(prog: str, argv: Sequence[str]) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except UserError as error:
-        from policies.kube.printable import printable
+        from webhook.admission.printable import printable
 
         for problem in error.problems:
             print(printable(f"{prog}: {problem}"), file=sys.stderr)

@@ -20,9 +20,9 @@ from policies.kube.objects.kinds import type_of
 from policies.kube.objects.metadata import Object, ObjectMeta
 from policies.kube.objects.reading import read
 from policies.kube.objects.workloads import DaemonSet, Deployment, StatefulSet
-from policies.kube.printable import printable
 from webhook.admission.configuration import Config
 from webhook.admission.missed import Difference, Missed, excluded, missed, runs
+from webhook.admission.printable import printable
 from webhook.cli.owners import Owners
 from webhook.cli.terminal import as_json, print_note
 from webhook.config.location import CONFIG_MAP, INSTALLED, config_map

@@ -21,11 +21,11 @@ from policies.core.settings import fields_as_json
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import plural, shortened
-from policies.kube.printable import printable_json
 from webhook.admission.configuration import Config
 from webhook.admission.decision import Change
 from webhook.admission.json_patch import diff
 from webhook.admission.messages import places
+from webhook.admission.printable import printable_json
 from webhook.cli import flags
 from webhook.cli.cluster_reviews import Scan
 from webhook.cli.connection import connected, selected_namespace

@@ -23,10 +23,10 @@ from policies.core.settings import Field, Invalid, Model
 from policies.kube.field_paths import value_at
 from policies.kube.json import Json, text
 from policies.kube.names import plural, shortened
-from policies.kube.printable import printable
 from policies.kube.yaml_text import BadDocument, load_all
 from webhook.admission.configuration import Config, Problem
 from webhook.admission.json_patch import same
+from webhook.admission.printable import printable
 from webhook.cli import flags
 from webhook.cli.flags import DENIED, OK
 from webhook.cli.named_policy import read_policy

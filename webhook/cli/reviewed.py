@@ -11,7 +11,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.core.coverage import Coverage, is_fragment, not_reviewed
 from policies.core.facts import Cluster, Facts
 from policies.core.finding import Mode
 from policies.core.reasons import Reason
@@ -21,6 +20,7 @@ from policies.kube.group_kinds import CLAIM, kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
+from webhook.admission.coverage import Coverage, is_fragment, not_reviewed
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request

@@ -23,7 +23,6 @@ from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
 from policies.kube.names import plural
 from policies.kube.pods import Container
-from policies.kube.printable import printable
 from policies.probes.declared_models import models_of, named_models, size_by_name
 from policies.probes.endpoints import health_paths, server_port
 from policies.probes.hangs import Hang, hang_of, notices_of
@@ -31,6 +30,7 @@ from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
 from policies.probes.startup_budget import budget_of
+from webhook.admission.printable import printable
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import as_json, table

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO, TypeAlias, TypeVar
 
 import orjson
 
-from policies.kube.printable import printable, printable_json
+from webhook.admission.printable import printable, printable_json
 
 T = TypeVar("T")
 Line: TypeAlias = tuple[str, str]

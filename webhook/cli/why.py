@@ -27,11 +27,11 @@ from policies.kube.field_paths import named_path, value_at, without
 from policies.kube.group_kinds import JOB, POD, kind_of
 from policies.kube.json import Json, mapping, text
 from policies.kube.metadata import labels_of, last_applied
-from policies.kube.printable import printable
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
 from webhook.admission.engine import decide
+from webhook.admission.printable import printable
 from webhook.admission.review import Context, Review
 from webhook.cli import flags
 from webhook.cli.cluster_facts import read_facts

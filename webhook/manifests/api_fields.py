@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from policies.core.coverage import removed_version
 from policies.core.workloads import Shape, Workload
 from policies.kube.field_paths import Steps, every_value_at, field_path
 from policies.kube.group_kinds import GroupKind, kind_of
 from policies.kube.json import Json, text
 from policies.kube.names import did_you_mean
+from webhook.admission.coverage import removed_version
 
 _POD_TEMPLATE: Final = "V1PodTemplateSpec"
 _LISTS_OF_PODS: Final = {

@@ -17,7 +17,7 @@ import orjson
 from msgspec import Struct
 
 from policies.kube.json import Json, integer, mapping, maps, text
-from policies.kube.printable import printable
+from webhook.admission.printable import printable
 from webhook.errors import message_of
 
 SECONDS: Final = 3.0

@@ -24,10 +24,10 @@ from policies.kube.objects.metadata import Part
 from policies.kube.objects.pods import PodState, PodStatus
 from policies.kube.objects.reading import readable
 from policies.kube.pods import Container
-from policies.kube.printable import printable
 from policies.probes.observed import MIN_STARTS, workload_of
 from webhook.admission.changed_annotation import Changed
 from webhook.admission.configuration import Config
+from webhook.admission.printable import printable
 from webhook.admission.review import Context
 from webhook.observed.pods import (
     KILLED,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from policies.core.coverage import Coverage
 from policies.core.finding import Finding
 from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from webhook.admission.configuration import Config
+from webhook.admission.coverage import Coverage
 from webhook.admission.decision import Decision
 from webhook.admission.engine import decide
 from webhook.admission.review import Review

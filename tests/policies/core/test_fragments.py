@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from policies.core.coverage import is_fragment
 from policies.core.workloads import workloads_by_kind
 from tests.manifests import manifest
+from webhook.admission.coverage import is_fragment
 
 KINDS = workloads_by_kind()
 WHOLE = [{"name": "server", "image": "registry.example/server:1"}]

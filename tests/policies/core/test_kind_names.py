@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from policies.core.coverage import Reading, builtin_kinds, has_no_pods, meant
 from policies.core.workloads import known_without_pods, known_workloads
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import Json
 from tests.kubernetes_client import created
 from tests.policies.core.reviews import coverage_of
+from webhook.admission.coverage import Reading, builtin_kinds, has_no_pods, meant
 
 TEMPLATE: Json = {"template": {"spec": {"containers": [{"name": "api", "image": "example.org/api:1"}]}}}
 

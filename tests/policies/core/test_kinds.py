@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from policies.core.coverage import Reading
 from policies.core.pod_templates import pod_templates
 from policies.core.target import Target
 from policies.core.workloads import Composed, Shape, Workload, is_builtin, known_without_pods, known_workloads
@@ -17,6 +16,7 @@ from policies.kube.json import Json, replaced
 from tests.manifests import manifest
 from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
 from tests.tables import table
+from webhook.admission.coverage import Reading
 
 CONTAINER: Json = {"name": "api", "image": "example.org/api:1", "livenessProbe": HAZARD}
 POD: Json = {"containers": [CONTAINER]}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from policies.core.coverage import Reading
 from policies.core.facts import Cluster, NoCluster
 from policies.core.finding import Certainty, Finding
 from policies.core.kserve import own_runtime
 from policies.kube.json import Json
 from tests.policies.core.reviews import HAZARD, STRICT, coverage_of, decided, hazards
+from webhook.admission.coverage import Reading
 from webhook.admission.engine import decide
 from webhook.admission.review import Review
 from webhook.cli.cluster_facts import ClusterSnapshot

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from policies.core.coverage import Reading
 from policies.core.finding import Certainty
 from policies.core.pod_templates import pod_templates
 from policies.core.target import PodTemplate
 from policies.kube.json import Json, dig, maps, replaced
 from tests.policies.core.reviews import HAZARD, STRICT, TABLE, coverage_of, decided, hazards
+from webhook.admission.coverage import Reading
 from webhook.manifests.cluster import ManifestCluster
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from policies.core.coverage import Reading
 from policies.core.shapes import MAX_FOUND, found_by_shape
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.policies.core.reviews import STRICT, coverage_of, decided
 from webhook.admission import messages
+from webhook.admission.coverage import Reading
 from webhook.admission.engine import mutate
 from webhook.admission.review import Review
 from webhook.config.load import load

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from policies.core.coverage import Reading
 from policies.core.facts import NoCluster
 from policies.core.finding import Mode
 from policies.core.listing import Listing
@@ -17,6 +16,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.policies.core.reviews import HAZARD, RULE, STRICT, coverage_of, decided
+from webhook.admission.coverage import Reading
 from webhook.admission.decision import Result
 from webhook.admission.engine import decide
 from webhook.admission.review import Review

@@ -12,12 +12,12 @@ import pytest
 from jsonschema import Draft4Validator, FormatChecker
 
 from policies.core import registry
-from policies.core.coverage import Coverage, Reading
 from policies.core.facts import NoCluster
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json
 from tests.webhook.cli.scanned import RULE, Chassis
 from tests.webhook.cli.test_html import HAZARDS
+from webhook.admission.coverage import Coverage, Reading
 from webhook.admission.decision import Crash, Decision
 from webhook.cli.output import sarif
 from webhook.cli.output.json import record

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.kube.json import Json
-from policies.kube.printable import printable_lines
 from policies.kube.yaml_text import load_all
 from tests.manifests import manifest as built
 from tests.webhook.cli.scanned import Chassis
+from webhook.admission.printable import printable_lines
 from webhook.cli.output.yaml import dump, dump_flow
 
 _TEXT = st.text(

@@ -11,11 +11,11 @@ import kubernetes.client
 import pytest
 
 import webhook.manifests
-from policies.core.coverage import removed_version
 from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
 from tests.kubernetes_client import created
 from tests.manifests import manifest
+from webhook.admission.coverage import removed_version
 from webhook.manifests.api_fields import field_problems
 from webhook.manifests.files import read
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 import orjson
 
 from policies.kube.json import Json, text
-from policies.kube.printable import printable_json
 from webhook.admission.json_patch import diff
+from webhook.admission.printable import printable_json
 from webhook.cli.reviewed import Reviewed, Subject
 from webhook.manifests.files import Document
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET  # writes XML, never parses any
 from collections.abc import Iterable, Iterator
 
-from policies.core.coverage import Reading
-from policies.kube.printable import printable, printable_lines
 from webhook.admission import messages
+from webhook.admission.coverage import Reading
+from webhook.admission.printable import printable, printable_lines
 from webhook.cli.reviewed import Reviewed, Subject
 
 

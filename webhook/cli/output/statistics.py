@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from msgspec import Struct, field
 
-from policies.core.coverage import is_fragment
 from policies.core.pod_templates import pod_templates
 from policies.kube.json import Json
 from policies.kube.names import plural
 from webhook.admission.configuration import Config
+from webhook.admission.coverage import is_fragment
 from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import Line, as_json
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from policies.core.coverage import Reading
 from policies.kube.names import plural
 from webhook.admission import messages
+from webhook.admission.coverage import Reading
 from webhook.admission.decision import Result
 from webhook.cli.reviewed import Outcome, Reviewed, outcome_of
 from webhook.cli.terminal import Line

@@ -8,8 +8,8 @@ from typing import Any, Final
 import yaml
 
 from policies.kube.json import Json
-from policies.kube.printable import printable, printable_lines
 from policies.kube.yaml_text import NUMBERS
+from webhook.admission.printable import printable, printable_lines
 from webhook.cli.reviewed import Reviewed, Subject
 
 

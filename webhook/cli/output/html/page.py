@@ -23,7 +23,7 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from policies.core.finding import Profile
-from policies.kube.printable import printable, printable_lines
+from webhook.admission.printable import printable, printable_lines
 from webhook.cli.output.html.card import card
 from webhook.cli.output.html.summary import Profiles, ReviewStatus, Summary, status_of
 from webhook.cli.output.html.view import Section, View, counted, counts_in_words, row

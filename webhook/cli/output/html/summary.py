@@ -9,11 +9,11 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from policies.core.coverage import Coverage, Reading
 from policies.core.finding import Mode, Profile
 from policies.kube.group_kinds import GroupKind
 from policies.kube.json import mapping
 from webhook.admission.configuration import Config
+from webhook.admission.coverage import Coverage, Reading
 from webhook.admission.decision import Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.review import Review

@@ -198,7 +198,7 @@ class BuiltinKinds(Model):
     )
 
 
-builtin_kinds = data.entry(BuiltinKinds, __package__, "builtin_kinds.yaml")
+builtin_kinds = data.entry(BuiltinKinds, "policies.core", "builtin_kinds.yaml")
 
 
 @data.table

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.kube.printable import printable, printable_json, printable_lines
 from tests.tables import table
+from webhook.admission.printable import printable, printable_json, printable_lines
 
 EFFECTS = (
     "\x00\x07\x08\n\v\f\r\x1b\x7f\x80\x85\x9b\xad"
