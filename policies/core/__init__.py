@@ -13,7 +13,7 @@
 | why a field is added | `reasons` |
 | what can be set | `settings`, `annotations`; `pydantic_models` checks what users write |
 | how a kind's pods start and end | `lifecycles`, with which `runs` reads objects |
-| which kinds have pods, and where | `workloads`, `shapes`, `composing`; the rest: `builtin_kinds.yaml` |
+| which kinds have pods, and where | `workloads`, `composing`; the rest: `builtin_kinds.yaml` |
 | how tables of facts are loaded | `data` |
 | where stores keep their data, and whether a volume follows its pod | `data_directories`, `volumes` |
 | which pods belong together | `groups`, `services`, `dns` |

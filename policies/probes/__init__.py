@@ -16,7 +16,6 @@ matches a container with a preset, and `standard_probes` injects the probes.
 | how long a start takes | `startup_budget`: from `observed` starts, or from `declared_models` |
 | whether a user's own check may be copied | `copied` |
 | how a program checks progress | `liveness_program`; by annotation: `canary`, `training_progress` |
-| whether liveness notices a hang | `hangs` |
 | which warnings the mutator gives | `advice` |
 | what rules share | `probe`, `heavy_commands`, `first_party` |
 

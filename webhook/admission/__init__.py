@@ -7,6 +7,7 @@
 | how a request is parsed | `envelope` |
 | which requests are reviewed | `scope` |
 | how much of an object is read | `bounds`; how that is said: `coverage` |
+| where an unknown kind has pods | `shapes` |
 | which modes and settings an object gets, by overrides for namespaces and labels | `configuration` |
 | which mutators run, and how workloads' pods will look | `mutators`, `projection` |
 | which rules run, and what they found | `rules` |

@@ -18,7 +18,6 @@ from policies.containers.commands import ReviewBudget, commands_fit
 from policies.core.annotations import EXEMPT, PREFIX
 from policies.core.pod_bases import Find
 from policies.core.pod_templates import pod_templates
-from policies.core.shapes import Shapes, found_by_shape
 from policies.core.target import PodTemplate
 from policies.core.workloads import Workload
 from policies.kube.group_kinds import POD, GroupKind, kind_of
@@ -26,6 +25,7 @@ from policies.kube.json import MAX_LEVELS, Json
 from policies.kube.objects.kinds import type_of
 from policies.kube.objects.reading import WrongTypeError, read
 from webhook.admission.coverage import Coverage, coverage, has_no_pods
+from webhook.admission.shapes import Shapes, found_by_shape
 
 STEPS: Final = 60_000
 """The budget of a review, in steps of about a microsecond: `/healthz` waits no longer. The costliest of 6,500

@@ -13,7 +13,6 @@ from policies.core import data
 from policies.core.pod_bases import reference_of
 from policies.core.pod_templates import MAX_EMBEDDED, pod_templates
 from policies.core.settings import Field, Model
-from policies.core.shapes import Shapes
 from policies.core.target import PodTemplate
 from policies.core.workloads import Workload, is_builtin, known_without_pods, known_workloads
 from policies.kube.field_paths import every_value_at, field_path
@@ -21,6 +20,7 @@ from policies.kube.group_kinds import DAEMON_SET, DEPLOYMENT, POD, STATEFUL_SET,
 from policies.kube.json import Json, mapping
 from policies.kube.names import SIMILAR, closest
 from policies.kube.pods import Role
+from webhook.admission.shapes import Shapes
 
 
 class Reading(StrEnum):

@@ -25,7 +25,6 @@ from policies.kube.names import plural
 from policies.kube.pods import Container
 from policies.probes.declared_models import models_of, named_models, size_by_name
 from policies.probes.endpoints import health_paths, server_port
-from policies.probes.hangs import Hang, hang_of, notices_of
 from policies.probes.probe import LIVENESS, READINESS, STARTUP
 from policies.probes.recognition import Server, version_in
 from policies.probes.serving import recognised, serving_containers
@@ -34,6 +33,7 @@ from webhook.admission.printable import printable
 from webhook.cli.output.html.timeline import Timeline, timelines
 from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import as_json, table
+from webhook.observed.hangs import Hang, hang_of, notices_of
 
 ROUNDED_SECONDS: Final = 60
 """The most that a probe takes longer than its budget, because it counts whole periods."""

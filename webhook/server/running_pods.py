@@ -20,7 +20,6 @@ from policies.core.annotations import CHANGED
 from policies.core.facts import Cluster
 from policies.kube.json import Json, text
 from policies.kube.metadata import annotations_of, controller
-from policies.probes.hangs import hang_of
 from policies.probes.serving import recognised, serving_containers
 from webhook.admission.configuration import Config
 from webhook.admission.missed import Difference, excluded, missed, runs
@@ -28,6 +27,7 @@ from webhook.admission.review import of_running
 from webhook.kube import paths
 from webhook.kube.api import ApiServer
 from webhook.kube.calls import ApiError
+from webhook.observed.hangs import hang_of
 
 log = structlog.get_logger()
 

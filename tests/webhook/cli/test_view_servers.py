@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from policies.kube.json import Json
-from policies.probes.hangs import noticed
 from policies.probes.preset import known_presets
 from tests.webhook.cli.scanned import DEPLOYMENTS, PODS, SERVER, InCluster, deployment, named
 from tests.webhook.kube.apiserver import FakeApiServer
+from webhook.observed.hangs import noticed
 
 VLLM: Json = {
     **SERVER,

@@ -45,7 +45,7 @@ class Noticed(Model):
 def noticed() -> Mapping[str, Sequence[Noticed]]:
     """The table of docs/what-probes-notice.md by preset. `make golden` writes the file."""
     found: dict[str, list[Noticed]] = {}
-    for each in data.load_list(Noticed, __package__, "noticed.yaml"):
+    for each in data.load_list(Noticed, "policies.probes", "noticed.yaml"):
         found.setdefault(each.preset, []).append(each)
     return MappingProxyType(found)
 

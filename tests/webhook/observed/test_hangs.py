@@ -8,7 +8,7 @@ from policies.core.facts import Facts
 from policies.core.pod_templates import pod_templates
 from policies.core.workloads import workloads_by_kind
 from policies.kube.json import Json
-from policies.probes.hangs import hang_of
+from webhook.observed.hangs import hang_of
 
 CONTAINERS = [{"name": "ray", "image": "rayproject/ray:2.40.0"}, {"name": "api", "image": "own/api:1"}]
 RAY_CLUSTER: Json = {

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from policies.core.shapes import MAX_FOUND, found_by_shape
 from policies.kube.json import Json
 from tests.manifests import manifest
 from tests.policies.core.reviews import STRICT, coverage_of, decided
@@ -15,6 +14,7 @@ from webhook.admission import messages
 from webhook.admission.coverage import Reading
 from webhook.admission.engine import mutate
 from webhook.admission.review import Review
+from webhook.admission.shapes import MAX_FOUND, found_by_shape
 from webhook.config.load import load
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document
