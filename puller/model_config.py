@@ -308,6 +308,10 @@ def _storage_uri(value: object, path: str) -> str:
         raise RefusedError(path, f"must be at most {MAX_URI} printable characters with no space around them.")
     try:
         uri = urlsplit(value)
+        _ = uri.port
+    except ValueError:  # its text repeats parts of the URI, which may be a password with unencoded characters
+        raise RefusedError(path, "is not a URI: its host or its port is not valid.") from None
+    try:
         _check_uri(uri)
     except ValueError as error:
         why = str(error).removesuffix(".")
@@ -331,7 +335,6 @@ def _check_uri(uri: SplitResult) -> None:
         raise ValueError("credentials do not belong in a URI; set them in the environment or a Secret.")
     if ".." in unquote(uri.path).replace("\\", "/").split("/"):
         raise ValueError('the path must not contain "..".')
-    _ = uri.port  # raises ValueError for an invalid port
     if uri.scheme == "file":
         if uri.netloc not in ("", "localhost") or not uri.path.strip("/"):
             raise ValueError("it must be file:///absolute/path.")

@@ -141,7 +141,7 @@ class HttpServer(ModelServer):
             reason, why = StatusReason.SERVER_TIMEOUT, f"no response in {timeout:g} s"
         except (ClientError, OSError, ValueError) as error:
             reason, why = StatusReason.SERVER_LOST, _lost(error)
-        raise ServerError(reason, f"{method} {self.url}{path}: {why}.")
+        raise ServerError(reason, f"{method} {self._base}{path}: {why}.")
 
     async def probe(self, path: str) -> ServerHealth:
         """Any response means UP."""

@@ -436,6 +436,23 @@ def test_a_refused_uri_does_not_show_the_password_it_is_refused_for() -> None:
     assert "t0ken" not in error.message
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://me:s3cret/1@host/path",
+        "https://me:s3cret?1@host/path",
+        "https://me:s3cret#1@host/path",
+        "https://me:s3cret@h\u2100st/path",
+        "https://[s3cret/path",
+        "s3://key:s3cret/1@bucket/path",
+    ],
+)
+def test_a_password_with_unencoded_characters_is_not_shown(uri: str) -> None:
+    (error,) = parse(listed(entry(storageUri=uri))).errors
+    assert error.path == "[0].modelSpec.storageUri"
+    assert "s3cret" not in error.message
+
+
 @pytest.mark.parametrize("bucket", ["169.254.169.254#", "b:80", "[::1]", "b b", "b\\c", "b%2f", "-b", ".b"])
 def test_a_bucket_cannot_be_another_host(bucket: str) -> None:
     assert parse(listed(entry(storageUri=f"s3://{bucket}/key"))).refused == {"m"}

@@ -144,3 +144,11 @@ async def test_a_user_in_the_url(lines: Lines) -> None:
     await server.close()
     assert b"Authorization: Basic bWU6cEBzcw==\r\n" in lines.requests[0]
     assert b"Host: 127.0.0.1" in lines.requests[0]
+
+
+async def test_a_password_in_the_url_is_not_shown() -> None:
+    server = HttpServer("http://me:s3cret@127.0.0.1:1", Timeouts())
+    with refused("ServerUnavailable", r"^GET http://127\.0\.0\.1:1/x: ") as caught:
+        await server.call("GET", "/x", 60)
+    await server.close()
+    assert "s3cret" not in str(caught.value)
