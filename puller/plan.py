@@ -119,9 +119,12 @@ class PlannedModel:
 
     @property
     def memory(self) -> int:
-        """Bytes that the model takes in the server: 0 unless it is loaded or being loaded."""
-        specs = [spec for spec in (self.desired, self.stored) if spec is not None]
-        return max((spec.memory for spec in specs), default=0) if self.available or self.loading else 0
+        """Bytes that the model takes in the server: 0 unless it is loaded or being loaded. During an update,
+        both versions count; otherwise, the config is right, and not the marker, which may be older."""
+        if not (self.available or self.loading):
+            return 0
+        specs = (self.desired,) if self.current else (self.desired, self.stored)
+        return max((spec.memory for spec in specs if spec is not None), default=0)
 
 
 def next_step(model: PlannedModel, health: ServerHealth, now: float) -> ModelStep | None:

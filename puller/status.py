@@ -62,7 +62,7 @@ class PullerStatus:
         self._published = b""
         self._line = ""
         self._changed = True
-        self._published_errors = ("", "")
+        self._summary = ("", "", (False, ""))
 
     def configured(self, desired: DesiredModels) -> None:
         known = self._desired or DesiredModels()
@@ -169,10 +169,10 @@ class PullerStatus:
 
     async def publish(self, models: Mapping[str, PlannedModel], fetches: Mapping[str, Fetch]) -> None:
         """Update the status file, the metrics and the terminal if something changed."""
-        errors = (self.config_error, self.model_dir_error)
-        if not (self._changed or fetches or errors != self._published_errors):
+        summary = (self.config_error, self.model_dir_error, self.ready(models))
+        if not (self._changed or fetches or summary != self._summary):
             return
-        self._changed, self._published_errors = False, errors
+        self._changed, self._summary = False, summary
         document = self.document(models, fetches)
         if document["ready"] and not self.was_ready:
             self.was_ready = True

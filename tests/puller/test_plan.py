@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -167,6 +168,8 @@ def test_memory_counts_loaded_and_loading_models_at_the_larger_spec() -> None:
     assert PlannedModel("m", desired=A, stored=A).memory == 0
     assert PlannedModel("m", desired=B, stored=A, loaded=Loaded.STALE).memory == 20
     assert PlannedModel("m", desired=A, stored=A, in_flight=InFlight(ModelStep.LOAD)).memory == 10
+    edited = replace(A, memory=3)
+    assert PlannedModel("m", desired=edited, stored=A, loaded=Loaded.YES).memory == 3
     assert over_memory(PlannedModel("m", desired=A), 90, 100) is None
     refusal = over_memory(PlannedModel("m", desired=A), 91, 100)
     assert refusal is not None

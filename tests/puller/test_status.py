@@ -50,6 +50,17 @@ def test_when_it_is_ready(when: str, models: dict[str, PlannedModel], ready: boo
     assert status.ready(models)[0] is ready
 
 
+async def test_readiness_that_changes_with_no_state_is_published(tmp_path: Path) -> None:
+    """The server dropped the old version of a model whose update fails: it is Failed before and after."""
+    status = PullerStatus(PullerOptions(model_dir=tmp_path))
+    status.configured(DesiredModels({"a": spec("a")}))
+    await status.publish({"a": model("a", Loaded.STALE)}, {})
+    assert status.metrics.ready
+    await status.publish({"a": model("a", Loaded.NO)}, {})
+    assert not status.metrics.ready
+    assert b'"ready":false' in (tmp_path / ".status.json").read_bytes()
+
+
 async def test_first_stays_ready_and_all_does_not(tmp_path: Path) -> None:
     for when, later in (("first", True), ("all", False), ("any", False)):
         status = PullerStatus(PullerOptions(ready_when=when, model_dir=tmp_path))
