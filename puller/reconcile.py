@@ -192,7 +192,9 @@ class Reconciler:
             model.failure = Failure(step, model.desired, self._open_attempts, NEVER, unusable, message)
             self._dirty.add(name)  # the present version may have to be loaded
         elif step is not None:
-            self._queue.push(_SLOT[step], _priority(model), name)
+            failure = model.failure
+            last = failure is not None and failure.step is step and failure.attempts > 1
+            self._queue.push(_SLOT[step], _priority(model), name, last=last)
         if now < (when := wake_at(model, self.health, now)) < NEVER:
             self._timers.arm(name, when)
         self.status.report(model, now)
@@ -473,24 +475,27 @@ def _mark_superseded(model: PlannedModel, now: float) -> None:
 
 
 class WorkQueue:
-    """Names that wait for slots of several kinds, by descending priority, then by name."""
+    """Names that wait for slots of several kinds, by descending priority, then by name. Those that failed
+    repeatedly come last, each in its turn: however many fail, and for however long, the others get a slot."""
 
     def __init__(self, slots: dict[str, int]) -> None:
         self._free = dict(slots)
-        self._waiting: dict[str, list[tuple[int, str]]] = {slot: [] for slot in slots}
+        self._waiting: dict[str, list[tuple[bool, int, str]]] = {slot: [] for slot in slots}
         self._queued: set[tuple[str, str]] = set()
+        self._turns = 0
 
-    def push(self, slot: str, priority: int, name: str) -> None:
-        """Queue a name, unless it is queued already."""
+    def push(self, slot: str, priority: int, name: str, *, last: bool = False) -> None:
+        """Queue a name, unless it is queued already. `last`: it failed repeatedly."""
         if (slot, name) not in self._queued:
             self._queued.add((slot, name))
-            heapq.heappush(self._waiting[slot], (-priority, name))
+            self._turns += 1
+            heapq.heappush(self._waiting[slot], (last, self._turns if last else -priority, name))
 
     def startable(self) -> Iterator[tuple[str, str]]:
         """(slot, name), as long as slots are free and names wait. Call `take` to use the slot."""
         for slot, waiting in self._waiting.items():
             while waiting and self._free[slot] > 0:
-                name = heapq.heappop(waiting)[1]
+                name = heapq.heappop(waiting)[2]
                 self._queued.discard((slot, name))
                 yield slot, name
 

@@ -29,10 +29,13 @@ from puller.log import logger
 from puller.model_config import ModelSpec, RefusedError, from_json, valid_name
 
 WORK = ".puller"
+VERSIONS_NEW = "versions"
+"""Below WORK: unfinished versions of adapters."""
 MARKER = "SUCCESS."
 LOADED = ".loaded"
 LOADING = ".loading"
 
+_UNFINISHED = ("new", "archives", VERSIONS_NEW, "old")
 _MAX_MARKER = 1 << 20
 
 
@@ -52,8 +55,9 @@ class StoreBusyError(RuntimeError):
 
 
 def is_reserved(path: str) -> bool:
-    """Whether a relative path is that of a marker or record of the puller: models have no such files."""
-    return path.startswith(MARKER) or path in (LOADED, LOADING)
+    """Whether a relative path is at or below that of a marker or record of the puller: models have no such
+    files or directories."""
+    return path.startswith(MARKER) or path.partition("/")[0] in (LOADED, LOADING)
 
 
 class ModelStore:
@@ -82,7 +86,7 @@ class ModelStore:
         directory itself cannot be used.
         """
         if self._lock is not None:
-            for part in ("new", "old"):
+            for part in _UNFINISHED:
                 directory = self._work / part
                 directory.mkdir(exist_ok=True)
                 with os.scandir(directory) as entries:
@@ -217,8 +221,8 @@ class ModelStore:
 
 
 def archive_dir(staging: Path) -> Path:
-    """The directory of the archive that a staged model is unpacked from; no model has its name."""
-    return staging.with_name(f"{staging.name}.archive")
+    """The directory of the archive that a staged model is unpacked from."""
+    return staging.parent.with_name("archives") / staging.name
 
 
 def _remove_leftover(leftover: Path) -> None:

@@ -26,7 +26,7 @@ from puller.files import remove_tree
 from puller.log import logger
 from puller.reasons import StatusReason
 from puller.servers.base import HttpServer, ServerError, ServerHealth, Timeouts, json_object, poll
-from puller.store import MARKER, WORK
+from puller.store import MARKER, VERSIONS_NEW, WORK
 
 ADAPTER = "adapter_config.json"
 """PEFT writes it for every adapter, and the servers read it."""
@@ -182,7 +182,7 @@ class LoraServer(HttpServer):
         version = self._version(directory)
         path = self._versions / name / version
         if not path.exists():
-            scratch = self._model_dir / WORK / "new" / f"{name}.{VERSIONS}"  # swept at the start
+            scratch = self._model_dir / WORK / VERSIONS_NEW / name  # swept at the start
             remove_tree(scratch)
             for parent in (scratch.parent, path.parent):
                 parent.mkdir(parents=True, exist_ok=True)

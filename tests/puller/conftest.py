@@ -148,7 +148,11 @@ class World:
     def leftovers(self) -> list[str]:
         """Unfinished trees on disk."""
         work = self.model_dir / ".puller"
-        return sorted(str(path.relative_to(work)) for part in ("new/*", "old/*") for path in work.glob(part))
+        return sorted(
+            str(path.relative_to(work))
+            for part in ("new/*", "archives/*", "old/*")
+            for path in work.glob(part)
+        )
 
 
 @pytest.fixture

@@ -12,6 +12,14 @@ def test_names_come_by_priority_then_by_name_and_once() -> None:
     assert [name for _, name in queue.startable()] == ["c", "a", "b"]
 
 
+def test_names_that_failed_repeatedly_come_last_and_in_turn() -> None:
+    queue = WorkQueue({"downloads": 1})
+    for name in "cab":
+        queue.push("downloads", 9, name, last=True)
+    queue.push("downloads", 0, "z")
+    assert [name for _, name in queue.startable()] == ["z", "c", "a", "b"]
+
+
 def test_no_more_than_there_are_slots() -> None:
     queue = WorkQueue({"downloads": 2, "loads": 1})
     for name in "abc":
