@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO, Self, cast
 
 import zstandard
 
@@ -61,7 +61,25 @@ _BAD_ZIP = (
 
 
 class _BoundedTarInfo(tarfile.TarInfo):
-    """A tar header that limits the size of extended headers and of maps of sparse files."""
+    """A tar header that limits the size of extended headers and of maps of sparse files.
+
+    tarfile takes a damaged header, or the end of the stream, for the end of the archive. An archive ends with
+    blocks of zeros, so without them it is damaged or incomplete.
+    """
+
+    end_optional = False
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            at_end = isinstance(error, tarfile.EmptyHeaderError)  # type: ignore[attr-defined]
+            if at_end and cls.end_optional:
+                raise
+            raise tarfile.ReadError("it ends early" if at_end else f"damaged: {error}") from None
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
         stream = archive.fileobj
@@ -81,6 +99,12 @@ class _BoundedTarInfo(tarfile.TarInfo):
         self.size = len(kept)
         headers.unread(kept.ljust(self._block(self.size), b"\0"))  # type: ignore[attr-defined]
         return super()._proc_pax(archive)  # type: ignore[misc, no-any-return]
+
+
+class _VerifiedTarInfo(_BoundedTarInfo):
+    """A header of an archive whose digest is compared, so it is complete. Some programs write no end."""
+
+    end_optional = True
 
 
 class _HeaderStream:
@@ -163,18 +187,20 @@ class Unpacker:
     _link_text: int = 0
     _steps: int = 0
 
-    def tar(self, stream: IO[bytes], kind: str) -> None:
+    def tar(self, stream: IO[bytes], kind: str, *, verified: bool = False) -> None:
         """Unpack "tar", "tar.gz" or "tar.zst" from a stream that cannot seek. Raises StorageError."""
-        self.add(stream, kind)
+        self.add(stream, kind, verified=verified)
         self.finish()
 
-    def add(self, stream: IO[bytes], kind: str) -> None:
-        """Unpack one of several tar archives, without its links: `finish` makes them after the last one."""
+    def add(self, stream: IO[bytes], kind: str, *, verified: bool = False) -> None:
+        """Unpack one of several tar archives, without its links: `finish` makes them after the last one.
+        `verified`: the caller compares the digest of the archive."""
+        header = _VerifiedTarInfo if verified else _BoundedTarInfo
         self._own.clear()
         try:
             reader = _CountingReader(_decompressed(stream, kind), self._check_expansion)
             with tarfile.open(
-                fileobj=cast(IO[bytes], reader), mode="r|", bufsize=_TAR_BLOCK, tarinfo=_BoundedTarInfo
+                fileobj=cast(IO[bytes], reader), mode="r|", bufsize=_TAR_BLOCK, tarinfo=header
             ) as archive:
                 for entry in archive:
                     self._tar_entry(archive, entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import obstore
@@ -27,9 +27,11 @@ from puller.storage.objects import (
 
 @dataclass(frozen=True, slots=True)
 class CloudStore:
-    """A bucket or container; an ObjectStore."""
+    """A bucket or container; an ObjectStore. `etags`: of the objects that are read in parts. Not all stores
+    respect If-Match, and not all list the ETag that they respond with."""
 
     store: Store
+    etags: dict[str, str] = field(default_factory=dict)
 
     async def read(
         self, item: RemoteObject, start: int, end: int, limits: Limits, min_chunk: int
@@ -45,6 +47,11 @@ class CloudStore:
                 raise StorageError(
                     StatusReason.SOURCE_CHANGED,
                     f"{item.path} has {result.meta['size']} bytes, not {item.size}.",
+                )
+            etag = result.meta.get("e_tag") or ""
+            if item.size > limits.chunk_size and self.etags.setdefault(item.key, etag) != etag:
+                raise StorageError(
+                    StatusReason.SOURCE_CHANGED, f"{item.path} was replaced while it was being read."
                 )
             # If no whole chunk comes in time, the next request, with min_chunk 1, shows whether a byte does.
             transient = min_chunk > 1

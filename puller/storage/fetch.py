@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -117,8 +117,9 @@ class Fetch:
 
     async def _keep_resumable(self, failure: StorageError) -> None:
         """After a failed attempt, keep only files that the next one needs, on the disk and in the budget.
-        Without room keep none: two half-fetched models could block each other for ever."""
-        if failure.reason in NO_ROOM:
+        Without room keep none: two half-fetched models could block each other for ever. Nor if a file cannot
+        be written: perhaps somebody removed it."""
+        if failure.reason in NO_ROOM or failure.reason is StatusReason.MODEL_DIR_UNUSABLE:
             self._transfer = None
         if self._transfer is None:
             with suppress(OSError):
@@ -288,7 +289,8 @@ class Fetch:
                 reader.stop()
 
             try:
-                await in_thread(unpacker.add, cast(IO[bytes], reader), layer.kind, cancel=cancel)
+                add = partial(unpacker.add, cast(IO[bytes], reader), layer.kind, verified=expected != "")
+                await in_thread(add, cancel=cancel)
             finally:
                 await reader.close()
             if expected:
@@ -321,7 +323,7 @@ class Fetch:
         (item,) = source.objects
         self.progress.done = self.progress.total = 0
         into = archive_dir(self.staging) if source.zipped else self.staging
-        await asyncio.to_thread(into.mkdir, exist_ok=True)
+        await asyncio.to_thread(into.mkdir, parents=True, exist_ok=True)
         path = into / item.path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
@@ -353,7 +355,10 @@ class Fetch:
             await self._unzip(root, items[0][2])
         elif kind:
             with root.open("rb") as stream:
-                await self._unpack(lambda unpacker: unpacker.tar(stream, kind), stream.tell, items[0][2])
+                verified = self.spec.sha256 != ""
+                await self._unpack(
+                    lambda unpacker: unpacker.tar(stream, kind, verified=verified), stream.tell, items[0][2]
+                )
         else:
             self._reserve(self.progress.total, lambda: self.progress.done)
             stopped = threading.Event()

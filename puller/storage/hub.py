@@ -38,7 +38,10 @@ async def listing(uri: str, env: Mapping[str, str], limits: Limits, web: WebClie
     commit, files = _files(body)
     check_listing(len(files), 0, limits)
     store = WebStore(web, web_url(f"{endpoint}/{repository}/resolve/{commit}"), headers)
-    return [RemoteObject(store, path, safe_path(path), size, sha256=digest) for path, size, digest in files]
+    return [
+        RemoteObject(store, path, safe_path(path), size, sha256=digest, revision="" if digest else commit)
+        for path, size, digest in files
+    ]
 
 
 def _files(body: bytes) -> tuple[str, list[tuple[str, int, str]]]:

@@ -75,7 +75,8 @@ class ObjectStore(Protocol):
 class RemoteObject:
     """One object: `key` in its store, `path` below the model's directory, `size` in bytes. `version`: the
     version that each response of a web server must have, since not all servers respect If-Match. `sized`:
-    False if the size is unknown until the last chunk."""
+    False if the size is unknown until the last chunk. `revision`: of a listing without ETags; files of
+    another revision are not kept."""
 
     store: ObjectStore = field(compare=False, repr=False)
     key: str
@@ -86,6 +87,7 @@ class RemoteObject:
     ranges: bool = True
     version: str = ""
     sized: bool = True
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)

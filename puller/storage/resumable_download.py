@@ -10,9 +10,9 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from puller.reasons import StatusReason
@@ -48,7 +48,7 @@ class Transfer:
         """Fetch every object to its path below `into`. Raises StorageError; the next call continues."""
         for item in self._parts.keys() - set(source.objects):
             del self._parts[item]
-            await asyncio.to_thread((into / item.path).unlink, missing_ok=True)
+            await in_thread(_remove, into, item.path)
         new = [item for item in source.objects if item not in self._parts]
         allocated = [item for item in new if not 0 < item.size <= self.limits.chunk_size]
         if allocated:
@@ -64,11 +64,16 @@ class Transfer:
 
     async def _fetch_parts(self, queue: Iterator[_Part], into: Path) -> None:
         for part in queue:
-            async with self.connections:
-                if part.item.size <= self.limits.chunk_size:
-                    await self._fetch_small(part, into / part.item.path)
-                else:
-                    await self._fetch(part, into / part.item.path)
+            try:
+                async with self.connections:
+                    if part.item.size <= self.limits.chunk_size:
+                        await self._fetch_small(part, into / part.item.path)
+                    else:
+                        await self._fetch(part, into / part.item.path)
+            except StorageError as error:
+                if error.reason is StatusReason.SOURCE_CHANGED:  # all its parts may be of another version
+                    self._parts.pop(part.item, None)
+                raise
 
     async def _fetch_small(self, part: _Part, path: Path) -> None:
         """Write an object of one chunk at once: with small files, switching threads is the main cost."""
@@ -157,6 +162,14 @@ async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
 def _split(item: RemoteObject, limits: Limits) -> list[_Part]:
     size = limits.part_size if item.ranges else max(item.size, 1)
     return [_Part(item, start, min(size, item.size - start)) for start in range(0, item.size, size)]
+
+
+def _remove(into: Path, path: str) -> None:
+    """Remove a file, and the directories that it leaves empty: the source has them no longer."""
+    (into / path).unlink(missing_ok=True)
+    with suppress(OSError):
+        for parent in PurePosixPath(path).parents[:-1]:
+            (into / parent).rmdir()
 
 
 def _allocate(into: Path, items: list[RemoteObject]) -> None:

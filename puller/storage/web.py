@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urlsplit
 
 from aiohttp import ClientResponse
@@ -41,12 +41,14 @@ class ObjectResponse:
 @dataclass(frozen=True, slots=True)
 class WebStore:
     """One URL, with its query, which may have a signature; an ObjectStore. `key`s are paths below the URL.
-    `prefetched`: the first bytes of the only object, if they came with the first response; used once."""
+    `prefetched`: the first bytes of the only object, if they came with the first response; used once.
+    `encoded`: its first response had a Content-Encoding, which is part of the archive."""
 
     client: WebClient
     url: URL
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     prefetched: bytearray = field(default_factory=bytearray, repr=False)
+    encoded: bool = False
 
     @asynccontextmanager
     async def get(
@@ -88,8 +90,14 @@ class WebStore:
                     raise _changed(f"{item.path} has {found.size} bytes, not {item.size}.")
                 if item.version and found.version != item.version:
                     raise _changed(f"{item.path} was replaced while it was being read.")
+                if found.compressed and not (self.encoded or item.sha256):
+                    raise _compressed(item.path)
+                received = start
                 async for chunk in body(found.response, min(min_chunk, end - start)):
+                    received += len(chunk)
                     yield chunk
+                if item.sized and found.size is None and received < end:  # such as an error page in chunks
+                    raise _changed(f"{item.path} has {received} bytes, not {item.size}.")
         except RangeError:
             raise _changed(f"{item.path} became shorter.") from None
 
@@ -108,9 +116,8 @@ async def web_object(uri: str, web: WebClient) -> StoredContent:
             pass
     kind = archive_kind(name, found.content_type)
     if found.compressed and not kind and not path.endswith(".gz"):
-        raise StorageError(
-            StatusReason.STORAGE_UNAVAILABLE, f"the server sends {path} compressed, which was not requested."
-        )
+        raise _compressed(path)
+    store = replace(store, encoded=found.compressed)
     sized = found.size is not None
     item = RemoteObject(
         store, "", path, found.size or 0, found.etag, ranges=found.ranges, version=found.version, sized=sized
@@ -136,6 +143,12 @@ class RangeError(Exception):
 
 def _changed(message: str) -> StorageError:
     return StorageError(StatusReason.SOURCE_CHANGED, message)
+
+
+def _compressed(path: str) -> StorageError:
+    return StorageError(
+        StatusReason.STORAGE_UNAVAILABLE, f"the server sends {path} compressed, which was not requested."
+    )
 
 
 def _object_response(response: ClientResponse, span: tuple[int, int] | None) -> ObjectResponse:

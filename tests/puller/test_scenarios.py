@@ -28,6 +28,7 @@ from puller.store import ModelStore
 from tests.puller.conftest import World
 from tests.puller.fakes import logged, until
 from tests.puller.servers.test_servers import TensorFlowServing
+from tests.puller.storage.fetching import zipped
 
 MB = 1 << 20
 
@@ -542,6 +543,48 @@ async def test_max_memory_refuses_a_load_until_another_model_is_removed(world: W
     assert world.on_disk("b") == b"B"
     world.config.write({"b": b})
     await world.serves({"b": "B"})
+
+
+async def test_less_memory_for_one_model_makes_room_for_another(world: World) -> None:
+    world.set(max_memory=3 * MB)
+    a = {"storageUri": world.put("a", "A"), "memory": "2Mi", "priority": 1}
+    b = {"storageUri": world.put("b", "B"), "memory": "2Mi"}
+    world.config.write({"a": a})
+    world.start()
+    await world.serves({"a": "A"})
+    world.config.write({"a": a, "b": b})
+    await world.reports("b", "OverMaxMemory")
+    world.config.write({"a": a | {"memory": "1Mi"}, "b": b})
+    await world.serves({"a": "A", "b": "B"})
+
+
+async def test_models_that_fail_for_long_do_not_take_the_slots_of_others(world: World) -> None:
+    """Their pauses are shorter than their attempts, and their names and priorities come first."""
+    world.set(load_workers=1, backoff_max=0.05)
+    bad = [f"bad{number}" for number in range(4)]
+    world.server.refuse_loads = dict.fromkeys(bad, 10**6)
+    world.server.load_seconds = 0.2
+    spec = {"priority": 5}
+    world.config.write(
+        {name: spec | {"storageUri": world.put(name, name)} for name in bad}
+        | {"good": world.put("good", "G")}
+    )
+    world.start()
+    await until(lambda: "good" in world.server.serving)
+    loads = {name: world.server.loads[name] for name in bad}
+    await until(lambda: all(world.server.loads[name] > loads[name] + 1 for name in bad), what="retried")
+
+
+@pytest.mark.parametrize("name", ["n" * 253, "n" * 248])
+@pytest.mark.parametrize("file", ["model.bin", "model.zip"])
+async def test_a_name_may_have_253_characters(world: World, name: str, file: str) -> None:
+    world.put("m", zipped({"model.bin": b"M"}) if file.endswith("zip") else "M", file)
+    world.config.write({name: f"s3://bucket/m/{file}"})
+    world.start()
+    await world.serves({name: "M"})
+    world.config.write({})
+    await world.serves({})
+    assert world.leftovers() == []
 
 
 async def test_a_download_is_tried_again_although_the_present_version_does_not_fit(world: World) -> None:

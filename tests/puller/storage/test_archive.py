@@ -175,6 +175,36 @@ def test_a_broken_archive_is_refused(tmp_path: Path, kind: str) -> None:
             untar(tmp_path / str(index), broken, kind)
 
 
+def test_an_archive_without_its_end_is_refused_unless_its_digest_is_compared(tmp_path: Path) -> None:
+    """tarfile itself takes the end of the stream, and a damaged header, for the end of the archive."""
+    whole = tarred((entry("a"), b"1" * 512), (entry("b"), b"2" * 512))
+    for end in range(512, 2048, 256):
+        with refused("BadArchive"):
+            untar(tmp_path / str(end), whole[:end])
+    damaged = whole[:1100] + b"\xff" + whole[1101:]
+    with refused("BadArchive", "damaged"):
+        untar(tmp_path / "damaged", damaged)
+    into = tmp_path / "verified"
+    unpacker(into).tar(io.BytesIO(whole[:2048]), "tar", verified=True)
+    assert set(tree(into)) == {"a", "b"}
+    with refused("BadArchive", "damaged"):
+        unpacker(tmp_path / "cut").tar(io.BytesIO(whole[:1300]), "tar", verified=True)
+
+
+def test_a_zstd_stream_that_ends_early_is_refused(tmp_path: Path) -> None:
+    whole = tarred((entry("a"), os.urandom((128 << 10) - 512)), (entry("b"), b"2"))
+    packed = zstandard.ZstdCompressor().compress(whole)
+    for end in range(128 << 10, len(packed) - 4):
+        with refused("BadArchive"):
+            untar(tmp_path / str(end), packed[:end], "tar.zst")
+
+
+@pytest.mark.parametrize("name", [".loaded/x", ".loading/x", "SUCCESS.1/x", "./.loaded/x/y"])
+def test_no_entry_is_below_the_path_of_a_record(tmp_path: Path, name: str) -> None:
+    untar(tmp_path / "m", tarred((entry(name), b"1"), (entry("a"), b"2")))
+    assert [path.name for path in (tmp_path / "m").iterdir()] == ["a"]
+
+
 def test_a_bomb_is_stopped_by_its_ratio(tmp_path: Path) -> None:
     limits = replace(LIMITS, free_expansion=1 << 20)
     data = gzip.compress(tarred((entry("zeros"), bytes(8 << 20))))

@@ -348,6 +348,35 @@ async def test_a_broken_download_reserves_only_its_bytes_on_disk(store: FaultSto
     assert store.bytes_sent == 3 * MB - done, "the next attempt resumes"
 
 
+@pytest.mark.parametrize("later", [{"m/a": b"3"}, {"m/1/a": b"3"}])
+async def test_an_attempt_leaves_no_directories_to_the_next(
+    store: FaultStore, tmp_path: Path, later: dict[str, bytes]
+) -> None:
+    """TensorFlow Serving would take an empty directory `2` for a version."""
+    store.objects = {"m/a/2": b"1", "m/2/b": b"2"}
+    fetch = fetch_of(store.env, tmp_path, "s3://bucket/m")
+    await fetch.run()
+    store.objects = later
+    tree = await fetch.run()
+    assert {f"m/{path.relative_to(tree)}" for path in tree.rglob("*") if path.is_file()} == set(later)
+    assert not (tree / "2").exists()
+
+
+async def test_a_file_that_disappears_during_a_download_is_downloaded_again(
+    store: FaultStore, tmp_path: Path
+) -> None:
+    store.objects = {"m/a": bytes(3 * MB), "m/b": bytes(3 * MB)}
+    store.cuts, store.cut_after = 1000, 1 << 19
+    fetch = fetch_of(store.env, tmp_path, "s3://bucket/m", replace(LIMITS, retry_timeout=0.0))
+    with refused("StorageUnavailable"):
+        await fetch.run()
+    (fetch.staging / "a").unlink()
+    store.cuts = 0
+    with refused("ModelDirUnusable"):
+        await fetch.run()
+    assert {path.name for path in (await fetch.run()).iterdir()} == {"a", "b"}
+
+
 async def test_two_archives_that_do_not_fit_together_do_not_block_each_other(
     store: FaultStore, tmp_path: Path
 ) -> None:

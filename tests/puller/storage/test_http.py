@@ -140,6 +140,103 @@ async def test_an_unrequested_content_encoding_is_refused(odd: Odd, tmp_path: Pa
         await fetch_of(odd.env, tmp_path, f"{odd.url}/web/m.json").run()
 
 
+def hub_of(files: dict[str, bytes], commit: str, request: web.Request) -> web.Response | None:
+    """The hub's response about a repository of small files; None for another request."""
+    if "/api/" not in request.path:
+        return None
+    siblings = [{"rfilename": name, "size": len(content)} for name, content in files.items()]
+    return web.json_response({"sha": commit, "siblings": siblings})
+
+
+@pytest.mark.parametrize(
+    ("first", "headers"),
+    [
+        (gzip.compress(b"{}" + bytes(400), mtime=0), {"Content-Encoding": "gzip"}),
+        (b"<html>log in</html>", {}),
+    ],
+    ids=["compressed", "another page"],
+)
+@pytest.mark.parametrize("size", [1000, 100_000])
+async def test_another_response_is_not_continued_with_the_file(
+    odd: Odd, tmp_path: Path, first: bytes, headers: dict[str, str], size: int
+) -> None:
+    """A proxy compresses a file, or sends a page of its own, without a length. The rest of the file must not
+    be appended to that."""
+    data = b"x" * size
+    responses = iter([(first, headers)])
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        listing = hub_of({"config.json": data}, "a" * 40, request)
+        if listing is not None:
+            return listing
+        content, said = next(responses, (b"", {}))
+        if not content:
+            return await send_range(request, data)
+        response = web.StreamResponse(headers=said)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(content)
+        return response
+
+    odd.answer = answer
+    fetch = fetch_of(odd.env, tmp_path, "hf://org/model")
+    with pytest.raises(StorageError):
+        await fetch.run()
+    assert (await fetch.run() / "config.json").read_bytes() == data
+
+
+async def test_files_of_two_commits_of_the_hub_are_not_mixed(odd: Odd, tmp_path: Path) -> None:
+    """The branch moves between two attempts. Small files have neither an ETag nor a digest in the listing."""
+    commits = {"a" * 40: b"1", "b" * 40: b"2"}
+    current = ["a" * 40]
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        files = {"config.json": commits[current[0]] * 10, "other.json": commits[current[0]] * 10}
+        listing = hub_of(files, current[0], request)
+        if listing is not None:
+            return listing
+        if request.path.endswith("other.json") and current[0].startswith("a"):
+            await asyncio.sleep(0.3)  # the other file is complete
+            return web.Response(status=404)
+        commit = request.path.split("/resolve/")[1].split("/")[0]
+        return await send_range(request, commits[commit] * 10)
+
+    odd.answer = answer
+    fetch = fetch_of(odd.env, tmp_path, "hf://org/model")
+    with refused("NotFound"):
+        await fetch.run()
+    current[0] = "b" * 40
+    tree = await fetch.run()
+    assert (tree / "config.json").read_bytes() == (tree / "other.json").read_bytes() == b"2" * 10
+
+
+@pytest.mark.parametrize("etags", ["of the content", "not those of the listing"])
+async def test_versions_in_a_bucket_are_not_mixed_if_the_store_ignores_if_match(
+    odd: Odd, tmp_path: Path, etags: str
+) -> None:
+    versions = [b"1" * 3 * MB, b"2" * 3 * MB]
+    odd.objects["m/model.bin"] = versions[0]
+    parts = 0
+
+    async def replaced(request: web.Request) -> web.StreamResponse:
+        nonlocal parts
+        if "list-type" in request.query:
+            listed = Odd(objects={"m/model.bin": b"listed"} if etags != "of the content" else odd.objects)
+            listing = listed._list(request)
+            listing.text = str(listing.text).replace("<Size>6<", f"<Size>{3 * MB}<")
+            return listing
+        parts += 1
+        odd.objects["m/model.bin"] = versions[parts > 1]
+        headers = {"ETag": odd._etag("m/model.bin"), "Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        return await send_range(request, odd.objects["m/model.bin"], headers)
+
+    odd.answer = replaced
+    fetch = fetch_of(odd.env, tmp_path, "s3://bucket/m", replace(LIMITS, connections=1))
+    with refused("SourceChanged"):
+        await fetch.run()
+    assert (await fetch.run() / "model.bin").read_bytes() == versions[1]
+
+
 @pytest.mark.parametrize(
     "path", ["a/b/", "a//b", "a%2Fb", "a%20b", "a?sig=x%2Fy&b=1", "x/?q=1", "%C3%BC.bin", "a@b:c(d);e", ""]
 )
