@@ -35,6 +35,7 @@ from policies.core.workloads import known_workloads
 from policies.kube.group_kinds import POD, kind_of
 from policies.kube.json import Json
 from policies.kube.metadata import annotations_of
+from policies.kube.names import plural
 from webhook.cli.output.yaml import dump, for_reading
 from webhook.manifests.files import Document, read
 from webhook.server.pki import issue
@@ -170,7 +171,7 @@ def _summarise(console: Console, outcomes: dict[str, Outcome]) -> None:
     refused = sum(bool(outcome.refused) for outcome in outcomes.values())
     changed = sum(outcome.changed for outcome in outcomes.values())
     console.print(
-        f"{len(outcomes)} files reviewed: {changed} changed, {refused} with a refusal. What to try next:"
+        f"{plural(len(outcomes), 'file')} reviewed: {changed} changed, {refused} with a refusal. What to try next:"
     )
     console.print("  make demo ARGS=torchserve               only one of them", style="dim")
     console.print("  .venv/bin/chassis review FILE.yaml      the same decisions on your files", style="dim")
@@ -198,6 +199,8 @@ def _show(console: Console, webhook: Webhook, document: Document, outcome: Outco
         if template.workload is not None and template.workload.projected:
             made, _ = _mutated(webhook, document, template.pod)
             outcome.changed |= _diff(console, template.pod, made, f"a pod of {template.path}")
+    # Operators make some pods only in a cluster: warnings list their changes.
+    outcome.changed |= any(re.match(r"[a-z-]+ will add ", warning) for warning in warnings)
     outcome.warned += [found[1] for warning in warnings if (found := re.match(r"([a-z-]+): ", warning))]
     for warning in warnings:
         console.print(Text(f"Warning: {warning}", style="yellow"))

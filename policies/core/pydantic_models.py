@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial, reduce
 from itertools import islice
 from operator import or_
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import orjson
 from msgspec import NODEFAULT, structs
@@ -140,11 +140,24 @@ def _constraints(ours: object) -> Iterator[object]:
             yield WithJsonSchema(ours.schema)
 
 
+_EXPECTED: Final[Mapping[str, str]] = {
+    "bool_type": "true or false is expected",
+    "dict_type": "a map is expected, such as {key: value}",
+    "float_type": "a number is expected",
+    "int_type": "a whole number is expected",
+    "missing": "this field is required",
+    "model_type": "a map of fields is expected",
+    "string_type": "text is expected",
+    "tuple_type": "a list is expected, such as [a, b]",
+}
+"""What pydantic calls an array, an object or a string, in the words of YAML, by the type of its error."""
+
+
 def _problems(error: ValidationError, model: type[Model]) -> Iterator[tuple[str, str]]:
     """The path and the sentence of each problem, with suggestions for unknown fields."""
     for item in error.errors(include_url=False):
         path = ".".join(str(step) for step in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
+        message = _EXPECTED.get(item["type"], item["msg"].removeprefix("Value error, "))
         if item["type"] == "extra_forbidden":
             *parents, field = item["loc"]
             message = f"unknown field{did_you_mean(str(field), _fields_at(model, parents))}"

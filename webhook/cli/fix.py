@@ -42,7 +42,7 @@ from webhook.config.load import rules
 from webhook.errors import UserError
 from webhook.manifests.cluster import ManifestCluster
 from webhook.manifests.files import Document, parse, read_all
-from webhook.manifests.rendered import patched
+from webhook.manifests.rendered import CHART, patched, sources
 
 _Fix: TypeAlias = tuple[str, str, int]
 """A finding to fix: its rule, the path of its field by the names of containers, and the value."""
@@ -86,9 +86,16 @@ def run(args: argparse.Namespace) -> int:
     by_file: dict[str, list[Document]] = {}
     for document in documents:
         by_file.setdefault(document.source, []).append(document)
-    patches = {
-        place: by for path in args.paths if Path(path).is_dir() for place, by in patched(Path(path)).items()
-    }
+    directories = [Path(path) for path in args.paths if Path(path).is_dir()]
+    patches = {place: by for path in directories for place, by in patched(path).items()}
+    problems += [
+        UserError(
+            f"{each.file.parent}: templates are not YAML. Fix them by hand: chassis review shows the result"
+        )
+        for path in directories
+        for each in sources(path)
+        if each.file.name == CHART
+    ]
     # A file with several links is fixed once.
     targets = {Path(file).resolve(): file for file in reversed(by_file)}
     for file, own in by_file.items():

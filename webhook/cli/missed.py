@@ -191,12 +191,12 @@ class MissedReport(Struct, frozen=True):
     def missed_pods(self) -> int:
         return sum(len(row.pods) for row in self.rows if row.missed)
 
-    def print(self, output: str, *, hint: bool = True) -> None:
-        """Print the report as text or JSON; `hint`: mention `--repair`."""
+    def print(self, output: str, *, repair: str = "") -> None:
+        """Print the report as text or JSON; `repair`: the command to name if it can restart workloads."""
         if output == "json":
             sys.stdout.write(as_json(self._record()))
         else:
-            sys.stdout.writelines(f"{printable(line)}\n" for line in self._lines(hint))
+            sys.stdout.writelines(f"{printable(line)}\n" for line in self._lines(repair))
 
     def _record(self) -> Json:
         installed, outages = self.history.installed, self.history.outages
@@ -209,7 +209,7 @@ class MissedReport(Struct, frozen=True):
             "outages": [[moment_of(each.begin), moment_of(each.end)] for each in outages],
         }
 
-    def _lines(self, hint: bool) -> Iterator[str]:
+    def _lines(self, repair: str) -> Iterator[str]:
         for row in self.rows:
             yield from row.lines()
         if self.rows:
@@ -223,8 +223,8 @@ class MissedReport(Struct, frozen=True):
         found = f"{self.missed_pods} missed, of {workloads}" if self.missed_pods else "none missed"
         yield f"{plural(self.pods, 'running pod')}, {found}"
         restartable = sum(row.missed and row.repair == RESTARTED for row in self.rows)
-        if hint and restartable:
-            yield f"`chassis scan --missed --repair` restarts {restartable} of them, one after another"
+        if repair and restartable:
+            yield f"`{repair}` restarts {restartable} of them, one after another"
 
 
 async def find_missed(

@@ -117,18 +117,19 @@ def scan_missed(api: ApiServer, wait: Wait, namespace: str, config: Config, args
     report: MissedReport = wait(find_missed(api, namespace, config, cluster, history))
     wait(_find_held_back(api, report))
     if not args.repair:
-        report.print(args.output)
+        scope = f"-n {namespace}" if namespace else "-A"
+        report.print(args.output, repair=f"chassis scan {scope} --missed --repair")
         return report.missed_pods
     if args.output == "json" and not args.yes:
         raise UserError("--repair with -o json can't ask for confirmation; add --yes")
     if args.output != "json":
-        report.print(args.output, hint=False)
+        report.print(args.output)
     restarted = _repair(api, wait, config, cluster, report, yes=args.yes)
     if restarted:
         report = wait(find_missed(api, namespace, config, cluster, history))
         wait(_find_held_back(api, report))
     if restarted or args.output == "json":
-        report.print(args.output, hint=False)
+        report.print(args.output)
     return report.missed_pods
 
 

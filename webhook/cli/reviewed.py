@@ -20,7 +20,7 @@ from policies.kube.group_kinds import CLAIM, kind_of
 from policies.kube.json import Json, text
 from webhook.admission.bounds import allowance, bounded
 from webhook.admission.configuration import Config
-from webhook.admission.coverage import Coverage, is_fragment, not_reviewed
+from webhook.admission.coverage import Coverage, Reading, is_fragment, not_reviewed
 from webhook.admission.decision import Change, Decision, Result
 from webhook.admission.engine import decide
 from webhook.admission.envelope import Request
@@ -131,6 +131,13 @@ class Reviewed(Struct, frozen=True):
         """The object after mutation, of a workload with its pods projected."""
         projected = self.decision.projected
         return self.decision.object if projected is None else projected
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether a manifest was not read because of its content, such as a text in place of a number."""
+        if self.document.runs or self.coverage.reading is not Reading.NOT:
+            return False
+        return any(note in self.unread for note in self.decision.notes)
 
     @property
     def kind(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
 import time
@@ -46,6 +47,11 @@ def print_lines(lines: Iterable[Line]) -> None:
     for line, style in lines:
         text, codes = printable(line), ";".join(str(_STYLES[word]) for word in style.split())
         print(f"\x1b[{codes}m{text}\x1b[0m" if colored and codes else text)
+
+
+def width() -> int:
+    """The columns of decisions and reasons: those of the terminal, from 40 to 100."""
+    return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
 
 
 def wrapped(text: str, first: str = "  ", others: str = "") -> list[str]:

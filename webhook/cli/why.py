@@ -41,7 +41,7 @@ from webhook.cli.kubectl import Kubectl, PodMetadata, PolicyText, annotate, conf
 from webhook.cli.named_policy import policy_files
 from webhook.cli.owners import Owners
 from webhook.cli.provenance import OF_JOB, By, Field, fields_of, relevant_fields
-from webhook.cli.terminal import as_json
+from webhook.cli.terminal import as_json, width
 from webhook.config.config_maps import OVERRIDE_NAME
 from webhook.config.load import load
 from webhook.config.location import CONFIG_MAP, config_map, read_files
@@ -64,7 +64,6 @@ _SHORT_NAMES: Final = {
     "isvc": "inferenceservices",
     "lws": "leaderworkersets",
 }
-_WIDTH: Final = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -400,5 +399,5 @@ def _by(author: str, each: Json) -> str:
 
 def _entry(name: str, value: str) -> list[str]:
     return textwrap.wrap(
-        value, _WIDTH, initial_indent=f"  {name:8}", subsequent_indent=" " * 10, break_on_hyphens=False
+        value, width(), initial_indent=f"  {name:8}", subsequent_indent=" " * 10, break_on_hyphens=False
     )

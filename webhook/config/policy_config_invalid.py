@@ -49,11 +49,11 @@ def check(problems_of: ProblemsOf, namespace: str, target: Target, facts: Facts)
     binary = mapping(target.obj, "binaryData")
     problems, notes = problems_of(files)
     for problem in problems:
-        where = f"{problem.path}: " if problem.path else ""
+        what = f"{problem.path}: {problem.message}" if problem.path else problem.message
         field = "binaryData" if problem.file in binary else "data"
         yield Finding(
             f"{field}[{problem.file}]",
-            f"The policy does not load: {where}{problem.message}.",
+            f"The policy does not load: {what}{'' if what.endswith('?') else '.'}",
             "Correct the key. The last good policy stays in force. `chassis policy check DIR` checks a "
             "policy.",
         )

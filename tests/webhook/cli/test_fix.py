@@ -204,6 +204,15 @@ def test_it_writes_no_value_that_another_rule_reports(run: Chassis, tmp_path: Pa
     assert "failureThreshold: 1}" in file.read_text()
 
 
+def test_the_templates_of_a_chart_are_named(run: Chassis, tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: api\nversion: 0.1.0\n")
+    (tmp_path / "templates" / "api.yaml").write_text("{{ if .Values.on }}\n" + HAND_WRITTEN + "{{ end }}\n")
+    status, out, err = run(tmp_path)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"chassis fix: not changed: {tmp_path}: templates are not YAML. ")
+
+
 def test_it_writes_the_value_of_the_message(chassis: Chassis, tmp_path: Path) -> None:
     file = tmp_path / "worker.yaml"
     file.write_text(

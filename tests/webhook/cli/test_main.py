@@ -307,6 +307,32 @@ def test_the_text_names_rule_path_and_fix(chassis: Chassis, files: Path) -> None
     assert "\x1b" not in out, "colour is for terminals"
 
 
+ROLES = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: ddp}
+spec:
+  runPolicy: {backoffLimit: 3}
+  pytorchReplicaSpecs:
+    Master: {replicas: 1, restartPolicy: Never, template: TEMPLATE}
+    Worker: {replicas: 3, restartPolicy: Never, template: TEMPLATE}
+""".replace(
+    "TEMPLATE",
+    "{spec: {containers: [{name: pytorch, image: a:1, resources: {limits: {nvidia.com/gpu: 1}}}]}}",
+)
+
+
+def test_the_text_says_which_of_several_templates_gets_fields_and_says_it_once(
+    chassis: Chassis, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(ROLES)
+    heads = [line for line in chassis("review", tmp_path).out.splitlines() if "gpu-affinity" in line]
+    places = "spec.pytorchReplicaSpecs.Master.template, spec.pytorchReplicaSpecs.Worker.template"
+    assert " ".join(heads).split(" of ")[0] == "  + gpu-affinity will add to the pods"
+    assert places in " ".join(chassis("review", tmp_path).out.split())
+    assert len(heads) == 1
+
+
 HAZARDS = """\
 # two of them
 apiVersion: v1

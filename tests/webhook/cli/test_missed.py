@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -110,6 +111,7 @@ async def test_pods_are_listed_by_workload_with_the_reason(ml: Cluster, scan: In
     assert second == "  lacks spec.containers[main].lifecycle.preStop (disruption-guard)"
     assert "spec.containers[main].readinessProbe" in third
     assert fourth.strip() == "restarted by --repair"
+    assert re.search(r"`chassis scan (-A|-n ml) --missed --repair` restarts 1 of them", answer.out)
     assert "2 running pods, 2 missed, of 1 workload\n" in answer.out
     record = (await scan("--missed", "-o", "json")).json
     [row] = record["missed"]

@@ -68,6 +68,18 @@ def test_text(chassis: Chassis, manifests: Path) -> None:
     assert chassis("review", manifests).out.splitlines()[-1].startswith("1 object, ")
 
 
+def test_an_object_with_a_value_of_the_wrong_type_cannot_be_read(chassis: Chassis, tmp_path: Path) -> None:
+    file = tmp_path / "api.yaml"
+    pod = "{metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: a:1}]}}"
+    file.write_text(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: api}\n"
+        f"spec: {{replicas: '2', selector: {{matchLabels: {{a: b}}}}, template: {pod}}}\n"
+    )
+    answer = chassis("review", file)
+    assert answer.status == 2, "the API server refuses it, and no rule has read it"
+    assert "spec.replicas (line 4): a whole number is expected, not text." in answer.out
+
+
 @pytest.mark.parametrize(("choice", "status"), [("warn", 0), ("error", 1)])
 def test_unknown_kinds_and_the_exit_status(
     chassis: Chassis, manifests: Path, choice: str, status: int

@@ -9,22 +9,24 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from webhook.cli.flags import DENIED, OK
+from webhook.cli.flags import BAD_INPUT, DENIED, OK
 from webhook.cli.reviewed import Reviewed, Subject
 from webhook.cli.terminal import print_lines
 
 
 class _Tally(Struct):
-    """Whether any review was denied, had warnings, or was of an unknown kind."""
+    """Whether any review was denied, had warnings, was of an unknown kind, or of an unreadable manifest."""
 
     denied: bool = False
     warned: bool = False
     unknown: bool = False
+    unreadable: bool = False
 
     def count(self, reviews: Iterable[Reviewed]) -> Iterator[Reviewed]:
         for review in reviews:
             self.denied |= not review.decision.allowed
             self.unknown |= review.coverage.unknown
+            self.unreadable |= review.unreadable
             self.warned |= bool(review.warnings or review.decision.crashes)
             yield review
 
@@ -48,5 +50,7 @@ def show(reviews: Iterable[Reviewed], subject: Subject, args: argparse.Namespace
             print_lines(written.lines(counted, audited=args.audited))
         else:
             sys.stdout.writelines(written.pieces(counted, subject))
+    if tally.unreadable:
+        return BAD_INPUT
     unknown = args.unknown_kinds == "error" and tally.unknown
     return DENIED if tally.denied or unknown or (args.warnings_as_errors and tally.warned) else OK

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +13,7 @@ from webhook.admission import messages
 from webhook.admission.coverage import Reading
 from webhook.admission.decision import Result
 from webhook.cli.reviewed import Outcome, Reviewed, outcome_of
-from webhook.cli.terminal import Line
+from webhook.cli.terminal import Line, width
 
 Shown: TypeAlias = tuple[str, Result, str]
 """A finding with its label, such as `warning`, and its style."""
@@ -212,15 +210,19 @@ def _totals(heading: str, counts: Mapping[str, Counter[Outcome]]) -> Iterator[Li
 
 
 def change_lines(review: Reviewed) -> Iterator[Line]:
-    """The fields that the policies add, each with its reason."""
+    """The fields that the policies add, each with its reason; the same for several templates once."""
+    grouped: dict[tuple[str, ...], list[str]] = {}
     for change in messages.listed_changes(review.changes):
-        reasons = list(change.reasons.local())
-        if not reasons:
-            yield from _wrapped("+ ", messages.describe(change), "cyan")
-            continue
-        yield from _wrapped("+ ", messages.heading(change), "cyan")
-        for reason in reasons:
-            yield from _wrapped(f"{reason.path}: ", reason.why, "", indent=4)
+        reasons = [*change.reasons.local()]
+        why = [text for each in reasons for text in (each.path, each.why)]
+        head = messages.heading(change) if reasons else messages.describe(change)
+        grouped.setdefault((head, *why), []).append(change.template)
+    several = len({place for places in grouped.values() for place in places}) > 1
+    for (head, *why), places in grouped.items():
+        of = f" of {', '.join(places)}" if several and why and places[0] else ""
+        yield from _wrapped("+ ", f"{head}{of}", "cyan")
+        for path, reason in zip(why[::2], why[1::2], strict=True):
+            yield from _wrapped(f"{path}: ", reason, "", indent=4)
 
 
 def finding_lines(review: Reviewed, *, audited: bool = False) -> Iterator[Line]:
@@ -273,11 +275,6 @@ def _wrapped(mark: str, sentence: str, style: str, indent: int = 2) -> Iterator[
     pad = " " * indent
     after = pad + " " * (len(mark) if len(mark) == 2 else 2)
     for line in textwrap.wrap(
-        f"{mark}{sentence}", _width(), initial_indent=pad, subsequent_indent=after, break_on_hyphens=False
+        f"{mark}{sentence}", width(), initial_indent=pad, subsequent_indent=after, break_on_hyphens=False
     ):
         yield line, style
-
-
-def _width() -> int:
-    """The columns of the text: those of the terminal, from 40 to 100."""
-    return max(40, min(100, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
