@@ -171,7 +171,8 @@ def _summarise(console: Console, outcomes: dict[str, Outcome]) -> None:
     refused = sum(bool(outcome.refused) for outcome in outcomes.values())
     changed = sum(outcome.changed for outcome in outcomes.values())
     console.print(
-        f"{plural(len(outcomes), 'file')} reviewed: {changed} changed, {refused} with a refusal. What to try next:"
+        f"{plural(len(outcomes), 'file')} reviewed: {changed} changed, {refused} with a refusal. "
+        "What to try next:"
     )
     console.print("  make demo ARGS=torchserve               only one of them", style="dim")
     console.print("  .venv/bin/chassis review FILE.yaml      the same decisions on your files", style="dim")
