@@ -18,6 +18,7 @@ from policies.core.listing import Listing
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import PodTemplate
+from policies.core.workloads import CompletedBy, Workload
 from policies.kube.objects.limits import LimitRange
 from policies.kube.objects.metadata import Quantity
 from policies.kube.objects.pods import PodSpec
@@ -63,8 +64,17 @@ class ContainerResources(Struct, frozen=True):
 NO_DEFAULTS: Final = LimitDefaults({}, {})
 
 
-def defaults_in(facts: Facts) -> LimitDefaults | None:
-    """The defaults of the object's namespace; None if they are unknown. Raises ValueError."""
+def has_own_defaults(workload: Workload | None) -> bool:
+    """Whether an operator adds requests and limits to containers that have none, as KServe does:
+    `setResourceRequirementDefaults` in pkg/apis/serving/v1beta1/inference_service_defaults.go of 0.16."""
+    return workload is not None and workload.completed_by is CompletedBy.SERVING_RUNTIME
+
+
+def defaults_in(facts: Facts, workload: Workload | None) -> LimitDefaults | None:
+    """The defaults of the object's namespace; None if they are unknown, or if the pods get others first.
+    Raises ValueError."""
+    if has_own_defaults(workload):
+        return None
     ranges = facts.listing(Resource.LIMIT_RANGES)
     return None if ranges is None else ranges.derive(_defaults)
 

@@ -22,7 +22,7 @@ from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.runs import run_of
 from policies.core.target import PodTemplate, Target
-from policies.core.workloads import known_workloads
+from policies.core.workloads import Workload, known_workloads
 from policies.kube.group_kinds import LEADER_WORKER_SET, REPLICA_SET, SERVING
 from policies.kube.json import mapping
 from policies.kube.names import listed, plural
@@ -88,13 +88,13 @@ class Pods(Struct, frozen=True):
         return {name: amount * self.count for name, amount in usage_of(self.containers).items()}
 
 
-def pods_of(view: PodView, count: int, facts: Facts) -> Pods | None:
+def pods_of(view: PodView, count: int, facts: Facts, workload: Workload | None) -> Pods | None:
     """None if their resources are unknown."""
     spec = view.typed.spec
     if has_pod_level_resources(spec):
         return None
     try:
-        defaults = defaults_in(facts)
+        defaults = defaults_in(facts, workload)
         found = resources_of(view.containers, defaults or NO_DEFAULTS)
         return Pods(spec, found, count, defaults is not None)
     except ValueError:
@@ -292,7 +292,7 @@ def _quota_matches(target: Target, facts: Facts) -> list[QuotaMatch]:
     update = update or RollingUpdate(replicas, 0, replicas)
     group = {} if replicated else pods_in_group(target)
     found = [
-        (template, pods_of(template.view, group.get(template.path, count), facts))
+        (template, pods_of(template.view, group.get(template.path, count), facts, template.workload))
         for template, count in pods_per_replica(target)
         if group.get(template.path, count) > 0
     ]
@@ -420,7 +420,7 @@ class _Manifests:
         for obj, workload in zip(self._workloads.listing, self._workloads, strict=True):
             count = minimum_of(workload, facts)
             if count and _has_containers(workload):
-                pods = pods_of(PodView(mapping(obj, "spec", "template")), count, facts)
+                pods = pods_of(PodView(mapping(obj, "spec", "template")), count, facts, None)
                 if pods is not None:
                     yield (workload.kind, workload.name), pods
 
@@ -493,7 +493,7 @@ def _pods_of_group(group: Target, facts: Facts) -> list[Pods | None]:
     counts = pods_in_group(group)
     if sum(counts.values()) < _GROUP:
         return []
-    return [pods_of(each.view, counts.get(each.path, 0), facts) for each in group.templates]
+    return [pods_of(each.view, counts.get(each.path, 0), facts, each.workload) for each in group.templates]
 
 
 def _sum(usages: Iterable[Amounts]) -> dict[str, Decimal]:

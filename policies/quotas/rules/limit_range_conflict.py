@@ -15,6 +15,7 @@ from policies.kube.pods import Container, Role
 from policies.kube.quantities import parse_quantity
 from policies.quotas.limit_ranges import (
     CONTAINER,
+    NO_DEFAULTS,
     POD,
     Amounts,
     ContainerResources,
@@ -38,12 +39,11 @@ def check(target: Target, facts: Facts) -> Findings:
         if has_pod_level_resources(template.typed.spec):
             continue
         try:
-            defaults = defaults_in(facts)
-            assert defaults is not None
-            found = resources_of(template.containers(), defaults)
+            defaults = defaults_in(facts, template.workload)
+            found = resources_of(template.containers(), defaults or NO_DEFAULTS)
             yield from _defaulted(template, found)
             for limit_range in sorted(ranges, key=attrgetter("name")):
-                yield from _refused(template, found, limit_range)
+                yield from _refused(template, found, limit_range, written=defaults is not None)
         except ValueError:
             continue  # a quantity that no API server accepts
 
@@ -87,6 +87,7 @@ def _defaulted(template: PodTemplate, found: tuple[ContainerResources, ...]) -> 
                     f"limit {formatted(name, default.amount)}, but it requests "
                     f"{formatted(name, each.requests[name])}. The API server refuses every pod.",
                     f"Set a {name} limit of at least the request.",
+                    _certainty(template),
                 )
         memory = each.default_limits.get("memory")
         if memory is None or "memory" in each.ambiguous or each.container.role is Role.INIT:
@@ -104,6 +105,12 @@ def _defaulted(template: PodTemplate, found: tuple[ContainerResources, ...]) -> 
                 )
 
 
+def _certainty(template: PodTemplate) -> Certainty:
+    """Operators may add values of their own, before a LimitRange does."""
+    exact = template.is_as_written or template.is_ray
+    return Certainty.CERTAIN if exact else Certainty.LIKELY
+
+
 def _in_memory(template: PodTemplate, container: Container) -> Iterator[tuple[str, Decimal]]:
     """The in-memory volumes that a container mounts, with their sizeLimit."""
     for volume in template.typed.spec.mounted_by(container.typed):
@@ -116,16 +123,17 @@ def _in_memory(template: PodTemplate, container: Container) -> Iterator[tuple[st
 
 
 def _refused(
-    template: PodTemplate, found: tuple[ContainerResources, ...], limit_range: LimitRange
+    template: PodTemplate, found: tuple[ContainerResources, ...], limit_range: LimitRange, *, written: bool
 ) -> Findings:
     name = limit_range.name
     if not found:
         return
-    written = not template.is_incomplete  # else its serving runtime has the missing values
     for item in limit_range.items_of(CONTAINER):
         for each in found:
             out = list(_violations(item, each.requests, each.limits, written=written))
             path, who = template.at(each.container, "resources"), f"container {each.container.name}"
+            added = each.default_limits if _certainty(template) is Certainty.LIKELY else ()
+            out = [(why, resource, sure and resource not in added) for why, resource, sure in out]
             yield from _together(path, name, who, out, each.ambiguous)
     for item in limit_range.items_of(POD):
         requests = total((each.container, each.requests) for each in found)

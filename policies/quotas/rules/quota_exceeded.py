@@ -6,6 +6,7 @@ from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemp
 from policies.core.runs import run_of
 from policies.kube.group_kinds import POD
 from policies.kube.names import listed, plural
+from policies.quotas.limit_ranges import has_own_defaults
 from policies.quotas.quotas import (
     REPLICATED,
     QuotaMatch,
@@ -40,7 +41,8 @@ def _findings(target: Target, each: QuotaMatch, facts: Facts) -> Findings:
     name = each.quota.name
     for template, pods in zip(each.templates, each.pods, strict=True):
         unless = "" if pods.defaults_known else ", unless a LimitRange adds it"
-        for container, missing in missing_resources(each.quota, pods):
+        lacking = () if has_own_defaults(template.workload) else missing_resources(each.quota, pods)
+        for container, missing in lacking:
             yield Finding(
                 template.at(container, "resources"),
                 f"ResourceQuota {name} refuses every pod, because it counts {listed(missing)} and "

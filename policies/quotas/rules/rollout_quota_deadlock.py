@@ -78,7 +78,12 @@ def _second_cluster(target: Target, facts: Facts) -> Findings:
         return
     groups = spec.ray_cluster_config.worker_group_specs
     cluster = [
-        pods_of(template.view, 1 if template.entry is None else groups[template.entry].pods, facts)
+        pods_of(
+            template.view,
+            1 if template.entry is None else groups[template.entry].pods,
+            facts,
+            template.workload,
+        )
         for template in target.templates
     ]
     for quota in quotas:

@@ -102,7 +102,7 @@ def check(target: Target, facts: Facts) -> Findings:
         return
     metrics = _metrics(autoscaler)
     try:
-        defaults = defaults_in(facts)
+        defaults = defaults_in(facts, template.workload)
         # As in `calculateRequests` of pkg/controller/podautoscaler/replica_calculator.go in Kubernetes 1.36,
         # and its predecessor in 1.29.
         running = resources_of(template.containers(Role.MAIN, Role.SIDECAR), defaults or NO_DEFAULTS)

@@ -260,7 +260,7 @@ def _requests(template: PodTemplate, spec: PodSpec, facts: Facts) -> dict[str, D
     found = {name: Decimal(count) for name, count in accelerators.items()}
     try:
         # Kueue adds the defaults of LimitRanges (`AdjustResources` in pkg/workload/resources.go).
-        return found | written_requests(template, defaults_in(facts) or NO_DEFAULTS)
+        return found | written_requests(template, defaults_in(facts, template.workload) or NO_DEFAULTS)
     except ValueError:
         return found
 

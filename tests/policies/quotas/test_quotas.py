@@ -17,7 +17,7 @@ from policies.core.pod_templates import pod_templates
 from policies.core.pod_view import PodView
 from policies.core.resources import Resource
 from policies.core.target import Target
-from policies.core.workloads import workloads_by_kind
+from policies.core.workloads import Workload, workloads_by_kind
 from policies.kube.group_kinds import kind_of
 from policies.kube.json import Json
 from policies.kube.objects.limits import ResourceQuota
@@ -60,7 +60,7 @@ def pod(*main: Json, init: Iterable[Json] = (), **spec: Any) -> Json:
 
 
 def pods(made: Json, known: Facts | None = None) -> Pods:
-    found = pods_of(PodView(made), 1, known or facts(LIMIT_RANGES=[]))
+    found = pods_of(PodView(made), 1, known or facts(LIMIT_RANGES=[]), None)
     assert found is not None
     return found
 
@@ -291,9 +291,9 @@ def test_other_manifests_are_read_once_for_all_reviews(monkeypatch: pytest.Monke
     cluster = ManifestCluster([*workloads, quota("small", "8"), quota("large", "9")])
     read: list[int] = []
 
-    def counted(view: PodView, count: int, facts: Facts) -> Pods | None:
+    def counted(view: PodView, count: int, facts: Facts, kind: Workload | None) -> Pods | None:
         read.append(count)
-        return pods_of(view, count, facts)
+        return pods_of(view, count, facts, kind)
 
     monkeypatch.setattr(quotas, "pods_of", counted)
     found = []
