@@ -3,7 +3,7 @@
 | question | module |
 |---|---|
 | on which hosts a workload depends, and what a watch cache stores of that | `links` |
-| which objects a pod reads | `reads` |
+| which objects a pod reads, and which keys these lack | `reads` |
 | what it asks the API server for, and which rights its account has | `rights`, `bindings` |
 | which pods Prometheus scrapes | `monitors` |
 | who waits for whom | `wait_cycles` |

@@ -1,18 +1,28 @@
-"""The ConfigMaps, Secrets and claims that pods mount or read, from their templates."""
+"""The ConfigMaps, Secrets and claims that pods mount or read, and the keys that these certainly lack."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from itertools import chain
 from typing import Final
 
 from msgspec import Struct
 
+from policies.core import data
+from policies.core.facts import WholeObjects
+from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
-from policies.kube.group_kinds import CLAIM, CONFIG_MAP, SECRET, GroupKind
+from policies.kube.group_kinds import CLAIM, CLUSTER_ROLE, CONFIG_MAP, ROLE, SECRET, GroupKind
+from policies.kube.json import Json, mapping, text
+from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.objects.pods import ContainerSpec, LocalReference, Volume
+from policies.kube.objects.rbac import ClusterRole, Role
 
 _ROOT_CA: Final = "kube-root-ca.crt"
 """kube-controller-manager writes this ConfigMap into every namespace."""
+_KEYS: Final = ("data", "stringData", "binaryData")
+_DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubernetes.io", "toolkit.fluxcd.io")
+"""Ends of the domains of labels and annotations that let nobody add keys to a Secret or ConfigMap."""
 
 
 class Read(Struct, frozen=True):
@@ -78,3 +88,58 @@ def _of_environment(container: ContainerSpec) -> Iterator[tuple[GroupKind, Local
             at = f"env[{index}].valueFrom"
             yield CONFIG_MAP, variable.value_from.config_map_key_ref, f"{at}.configMapKeyRef"
             yield SECRET, variable.value_from.secret_key_ref, f"{at}.secretKeyRef"
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+class SecretWriter(Model):
+    """An entry of `secret_writers.yaml`."""
+
+    kind: str = Field(description="as `Kind.group`")
+    source: str = Field(pattern=r"^https://")
+
+
+@data.table
+def _writers() -> tuple[GroupKind, ...]:
+    entries = data.load_list(SecretWriter, __package__, "secret_writers.yaml")
+    return tuple(GroupKind.parse(each.kind) for each in entries)
+
+
+def keys_without(read: Read, namespace: str, cluster: WholeObjects) -> Set[str]:
+    """All keys of a ConfigMap or Secret, if no version of it has the one that a variable reads; empty if it
+    has that key, or if others may write to the object."""
+    if not read.key or read.optional or not read.key.isprintable() or "$" in read.key:
+        return frozenset()
+    versions = cluster.versions(read.kind, namespace, read.name)
+    keys = {key for each in versions for field in _KEYS for key in mapping(each, field)}
+    if read.key in keys or any("$" in key or "{" in key for key in keys):
+        return frozenset()
+    complete = all(map(_is_complete, versions)) and not _is_written(read, namespace, cluster)
+    return keys if complete else frozenset()
+
+
+def _is_complete(obj: Json) -> bool:
+    """Whether a ConfigMap or Secret has all its keys in its manifest."""
+    if text(obj, "type") not in ("", "Opaque") or not any(mapping(obj, field) for field in _KEYS):
+        return False
+    marks = (*annotations_of(obj), *(key for key in labels_of(obj) if "/" in key))
+    return all(key.partition("/")[0].endswith(_DEPLOYERS) for key in marks)
+
+
+def _is_written(read: Read, namespace: str, cluster: WholeObjects) -> bool:
+    """Whether another program of the set may add keys to a ConfigMap or Secret."""
+    once = cluster.cache.once_for
+    return once((read.kind, namespace), _may_change, read.kind, cluster, namespace) or (
+        read.name in once(("writers", namespace), _text_of_writers, cluster, namespace)
+    )
+
+
+def _may_change(kind: GroupKind, cluster: WholeObjects, namespace: str) -> bool:
+    """Whether a role of the set allows changes of the objects of a kind."""
+    roles = chain(cluster.typed(ROLE, namespace, Role), cluster.typed(CLUSTER_ROLE, None, ClusterRole))
+    return any(role.may_change(kind) for role in roles)
+
+
+def _text_of_writers(cluster: WholeObjects, namespace: str) -> str:
+    return " ".join(str(obj) for kind in _writers() for obj in cluster.every(kind, namespace))

@@ -8,7 +8,7 @@ next object that is applied may be the missing one.
 from __future__ import annotations
 
 import re
-from itertools import chain, islice
+from itertools import islice
 from typing import Final
 
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
@@ -19,44 +19,21 @@ from policies.core.runs import run_of
 from policies.kube.field_paths import value_at
 from policies.kube.group_kinds import (
     CLAIM,
-    CLUSTER_ROLE,
-    ROLE,
     SERVICE,
     SERVICE_ACCOUNT,
     GroupKind,
 )
-from policies.kube.json import Json, mapping, text
-from policies.kube.metadata import annotations_of, labels_of
 from policies.kube.names import alike, listed
-from policies.kube.objects.rbac import ClusterRole, Role
 from policies.kube.objects.services import Service
 from policies.relations.bindings import lost_rights
 from policies.relations.links import Relation, all_links, blocking_links
-from policies.relations.reads import Read, objects_read
+from policies.relations.reads import Read, keys_without, objects_read
 
 _MAX: Final = 8
 """Findings for one workload."""
 _NAMES: Final = 64
 """Services of a namespace with which a missing name is compared."""
 _PORT: Final = re.compile(r":(\d{1,5})(?!\d)", re.ASCII)
-_KEYS: Final = ("data", "stringData", "binaryData")
-_DEPLOYERS: Final = ("helm.sh", "argoproj.io", "kubernetes.io", "toolkit.fluxcd.io")
-"""Ends of the domains of labels and annotations that let nobody add keys to a Secret or ConfigMap."""
-_WRITERS: Final = tuple(
-    map(
-        GroupKind.parse,
-        (
-            "ExternalSecret.external-secrets.io",
-            "SealedSecret.bitnami.com",
-            "VaultStaticSecret.secrets.hashicorp.com",
-            "VaultDynamicSecret.secrets.hashicorp.com",
-            "InfisicalSecret.secrets.infisical.com",
-            "DopplerSecret.secrets.doppler.com",
-            "SecretProviderClass.secrets-store.csi.x-k8s.io",
-        ),
-    )
-)
-"""Kinds whose controllers write keys to a Secret that they name, also to one that is there before."""
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -151,48 +128,14 @@ def _misnamed(target: Target, facts: Facts, cluster: WholeObjects) -> Findings:
 
 
 def _without_key(read: Read, namespace: str, cluster: WholeObjects) -> Findings:
-    """A variable of a key that no version of the object has, unless others may write to the object."""
-    if not read.key or read.optional or not read.key.isprintable() or "$" in read.key:
-        return
-    versions = cluster.versions(read.kind, namespace, read.name)
-    keys = {key for each in versions for field in _KEYS for key in mapping(each, field)}
-    if not keys or read.key in keys or any("$" in key or "{" in key for key in keys):
-        return
-    if not all(map(_is_complete, versions)) or _is_written(read, namespace, cluster):
-        return
-    yield Finding(
-        read.key_path,
-        f"The pod reads key {read.key} of {read.kind.kind} {read.name}, which has only "
-        f"{listed(sorted(keys))}. The container doesn't start.",
-        "Correct the key, or set optional: true.",
-        Certainty.LIKELY,
-    )
-
-
-def _is_complete(obj: Json) -> bool:
-    """Whether a ConfigMap or Secret has all its keys in its manifest."""
-    if text(obj, "type") not in ("", "Opaque") or not any(mapping(obj, field) for field in _KEYS):
-        return False
-    marks = (*annotations_of(obj), *(key for key in labels_of(obj) if "/" in key))
-    return all(key.partition("/")[0].endswith(_DEPLOYERS) for key in marks)
-
-
-def _is_written(read: Read, namespace: str, cluster: WholeObjects) -> bool:
-    """Whether another program of the set may add keys to a ConfigMap or Secret."""
-    once = cluster.cache.once_for
-    return once((read.kind, namespace), _may_change, read.kind, cluster, namespace) or (
-        read.name in once(("writers", namespace), _text_of_writers, cluster, namespace)
-    )
-
-
-def _may_change(kind: GroupKind, cluster: WholeObjects, namespace: str) -> bool:
-    """Whether a role of the set allows changes of the objects of a kind."""
-    roles = chain(cluster.typed(ROLE, namespace, Role), cluster.typed(CLUSTER_ROLE, None, ClusterRole))
-    return any(role.may_change(kind) for role in roles)
-
-
-def _text_of_writers(cluster: WholeObjects, namespace: str) -> str:
-    return " ".join(str(obj) for kind in _WRITERS for obj in cluster.every(kind, namespace))
+    if keys := keys_without(read, namespace, cluster):
+        yield Finding(
+            read.key_path,
+            f"The pod reads key {read.key} of {read.kind.kind} {read.name}, which has only "
+            f"{listed(sorted(keys))}. The container doesn't start.",
+            "Correct the key, or set optional: true.",
+            Certainty.LIKELY,
+        )
 
 
 def _missing_service(host: str, target: Target, namespace: str, cluster: WholeObjects) -> str | None:

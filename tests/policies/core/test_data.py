@@ -82,6 +82,7 @@ def test_every_file_is_somebodys() -> None:
         "policies/jobs/training_programs.yaml",
         "policies/network/gateways.yaml",
         "policies/quotas/pod_security.yaml",
+        "policies/relations/secret_writers.yaml",
         "policies/relations/references.yaml",
         "policies/relations/withdrawn_images.yaml",
         "policies/containers/entrypoints.yaml",
