@@ -316,7 +316,7 @@ def _storage_uri(value: object, path: str) -> str:
     except ValueError as error:
         why = str(error).removesuffix(".")
         raise RefusedError(path, f"{_shown(without_secrets(value))} is not usable: {why}.") from None
-    return value
+    return uri.scheme + value[len(uri.scheme) :]  # in lower case
 
 
 def without_secrets(uri: str) -> str:

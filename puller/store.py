@@ -74,7 +74,7 @@ class ModelStore:
         Raises OSError for a directory that cannot be used, StoreBusyError while another puller uses it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        self._work.mkdir(exist_ok=True)
+        _make_own(self._work)
         if self._lock is None:
             self._lock = _lock_file(self._work / "lock")
         self.sweep()
@@ -88,7 +88,7 @@ class ModelStore:
         if self._lock is not None:
             for part in _UNFINISHED:
                 directory = self._work / part
-                directory.mkdir(exist_ok=True)
+                _make_own(directory)
                 with os.scandir(directory) as entries:
                     leftovers = [entry.name for entry in entries]
                 for name in leftovers:
@@ -223,6 +223,13 @@ class ModelStore:
 def archive_dir(staging: Path) -> Path:
     """The directory of the archive that a staged model is unpacked from."""
     return staging.parent.with_name("archives") / staging.name
+
+
+def _make_own(directory: Path) -> None:
+    """Create a directory of the puller. A link there leads to files of others, so it is removed."""
+    if directory.is_symlink():
+        directory.unlink()
+    directory.mkdir(exist_ok=True)
 
 
 def _remove_leftover(leftover: Path) -> None:

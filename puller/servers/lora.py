@@ -197,7 +197,8 @@ class LoraServer(HttpServer):
 
     def _sweep(self, now: float, retention: float) -> None:
         """Delete old versions `retention` seconds after they were first seen to be old."""
-        found = set(self._versions.glob("*/*"))
+        found = set() if self._versions.is_symlink() else set(self._versions.glob("*/*"))
+        found = {path for path in found if not path.parent.is_symlink()}  # a link leads to files of others
         current = {path for path in found if self._version(self._model_dir / path.parent.name) == path.name}
         self._retired = {path: self._retired.get(path, now) for path in found - current}
         for path, since in self._retired.items():

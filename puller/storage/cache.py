@@ -157,6 +157,8 @@ class SharedCache:
     def _make_work(self) -> None:
         """The directory for unfinished entries, with the permissions of the volume: pods may run as several
         users with one group."""
+        if self._work.is_symlink():
+            raise OSError(errno.ELOOP, "a link, which may lead to files of others", str(self._work))
         if not self._work.is_dir():
             self._work.mkdir(parents=True, exist_ok=True)
             with suppress(OSError):

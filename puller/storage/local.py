@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from puller.reasons import StatusReason
 from puller.storage.base import MAX_DEPTH, FetchProgress, StorageError, safe_path
-from puller.storage.objects import selected
+from puller.storage.objects import archive_kind, check_name, selected
 
 _BLOCK = 64 << 20
 
@@ -33,6 +33,8 @@ def listing(root: Path, files: tuple[str, ...]) -> list[tuple[Path, str, int]]:
     """(file, path below the model's directory, bytes) of a local model: a tree or one file."""
     try:
         if root.is_file():
+            if not archive_kind(root.name):
+                check_name(root.name)
             return [(root, safe_path(root.name), root.stat().st_size)]
         found = list(_walk(root, root.resolve(strict=True), files))
     except FileNotFoundError as error:

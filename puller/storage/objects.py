@@ -125,8 +125,16 @@ class StoredContent:
         return all(item.sized for item in self.objects)
 
 
+def check_name(name: str) -> None:
+    """Raises StorageError for the name of a model's only file if it is reserved."""
+    if is_reserved(name):
+        raise StorageError(StatusReason.HOSTILE_PATH, f"a model's only file must not have the name {name!r}.")
+
+
 def single_object(item: RemoteObject, kind: str, whole: bytes = b"") -> StoredContent:
-    """The content of a model that is one object. `kind`: from `archive_kind`."""
+    """The content of a model that is one object. `kind`: from `archive_kind`. Raises StorageError."""
+    if not kind:
+        check_name(item.path)
     if kind.startswith("tar"):
         return StoredContent((), (Layer(item, kind),))
     return StoredContent((item,), zipped=kind == "zip", whole=whole)

@@ -458,6 +458,16 @@ def test_a_bucket_cannot_be_another_host(bucket: str) -> None:
     assert parse(listed(entry(storageUri=f"s3://{bucket}/key"))).refused == {"m"}
 
 
+def test_a_scheme_may_be_in_upper_case() -> None:
+    uris = {"a": "S3://b/Key", "b": "HTTP://host/Path", "c": "Hf://o/M"}
+    desired = parse(listed(*[entry(name, storageUri=uri) for name, uri in uris.items()]))
+    assert [spec.storage_uri for spec in desired.models.values()] == [
+        "s3://b/Key",
+        "http://host/Path",
+        "hf://o/M",
+    ]
+
+
 def test_schemes_may_be_narrowed() -> None:
     uris = {"a": "s3://b/k", "b": "file:///etc", "c": "FILE:///etc", "d": "hf://o/m", "e": "file:/etc"}
     desired = parse(listed(*[entry(name, storageUri=uri) for name, uri in uris.items()]), ("s3", "hf"))

@@ -233,3 +233,19 @@ def test_the_start_deletes_deep_leftovers_and_skips_irremovable_ones(
     assert not (store.root / "unmarked").exists()
     assert [line["directory"] for line in logs if line["event"] == "leftover not removed"] == ["bad"]
     again.close()
+
+
+@pytest.mark.parametrize("place", ["", "new", "archives", "old"])
+def test_a_link_in_place_of_the_pullers_directories_is_not_followed(tmp_path: Path, place: str) -> None:
+    """The model server can write to the volume. What the puller sweeps must not be files of others."""
+    others = tmp_path / "others"
+    for part in ("new", "archives", "old", "m"):
+        (others / part / "x").mkdir(parents=True)
+    link = tmp_path / "models" / ".puller" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(others)
+    made = ModelStore(tmp_path / "models")
+    made.open()
+    made.close()
+    assert {path.parent.name for path in others.glob("*/x")} == {"new", "archives", "old", "m"}
+    assert not link.is_symlink()

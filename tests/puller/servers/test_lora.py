@@ -153,6 +153,21 @@ async def test_old_versions_are_deleted_after_a_while_or_when_the_server_stops(
     assert kept() == 0
 
 
+@pytest.mark.parametrize("link", ["adapters", "adapters/a"])
+async def test_a_link_in_place_of_the_versions_is_not_followed(
+    vllm: Loads[FakeLoraServer], tmp_path: Path, link: str
+) -> None:
+    """The server can write there, and what the puller deletes must not be files of others."""
+    others = tmp_path / "others"
+    (others / "x" / "y").mkdir(parents=True)
+    path = vllm.models / ".puller" / link
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(others)
+    await vllm.fake.stop()
+    assert await vllm.server.health() is ServerHealth.DOWN
+    assert (others / "x" / "y").exists()
+
+
 async def test_a_file_system_without_hard_links(
     loads: Loads[FakeLoraServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

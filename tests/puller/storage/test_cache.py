@@ -431,3 +431,14 @@ async def test_the_whole_puller_with_a_cache(world: World, tmp_path: Path) -> No
     await world.serves({"a": "A", "b": "B"})
     assert sum(world.store.gets.values()) == gets
     assert set(world.states().values()) == {ModelState.LOADED}
+
+
+def test_a_link_in_place_of_unfinished_entries_is_not_followed(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir()
+    (others / f"{SPEC.digest}.old").touch()
+    cache = SharedCache(tmp_path / "cache")
+    cache.root.mkdir()
+    (cache.root / ".work").symlink_to(others)
+    assert not cache.put(SPEC, tree(tmp_path / "tree", f="1"), going)
+    assert [path.name for path in others.iterdir()] == [f"{SPEC.digest}.old"]

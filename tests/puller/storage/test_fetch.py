@@ -141,6 +141,18 @@ async def test_a_content_type_identifies_an_archive(store: FaultStore, tmp_path:
     assert await fetched(store.env, tmp_path, uri.format(store.url)) == FILES
 
 
+@pytest.mark.parametrize("name", [".loaded", ".loading", "SUCCESS.x"])
+async def test_a_single_object_with_a_reserved_name_is_refused(
+    store: FaultStore, tmp_path: Path, name: str
+) -> None:
+    """The model would be empty, and the object a record of the puller."""
+    store.objects[name] = b"x"
+    (tmp_path / name).touch()
+    for uri in (f"s3://bucket/{name}", f"{store.url}/web/{name}", f"file://{tmp_path}/{name}"):
+        with refused("HostilePath"):
+            await fetched(store.env, tmp_path, uri)
+
+
 async def test_an_empty_object(store: FaultStore, tmp_path: Path) -> None:
     store.objects["e"] = b""
     assert await fetched(store.env, tmp_path, f"{store.url}/web/e") == {"e": b""}
