@@ -401,10 +401,11 @@ class Reconciler:
         self._wake.set()
 
     async def _resync(self) -> None:
-        """Every `--resync` seconds, compare the disk with `models`."""
+        """Every `--resync` seconds, compare the disk with `models`, unless the directory is another puller's,
+        or `_open_store` still reads it."""
         while True:
             await asyncio.sleep(self.options.resync)
-            for name, model in list(self.models.items()):
+            for name, model in list(self.models.items()) if self._writable else ():
                 if model.in_flight is None:
                     expected = model.stored
                     stored = await in_thread(self._store.read, name)

@@ -764,8 +764,13 @@ async def test_a_load_that_timed_out_is_not_repeated_while_it_continues(world: W
 async def test_a_second_puller_on_the_same_directory_waits(world: World) -> None:
     await world.serve(a="A")
     first, task, world._task = world.puller, world._task, None
+    world.set(resync=0.05)
     second = world.start()
     await until(lambda: second.status.model_dir_error)
+    for _ in range(30):  # however often it compares its models with the disk
+        await asyncio.sleep(0.02)
+        assert world.states() in ({}, {"a": ModelState.FAILED})
+        assert not world.ready()
     assert first is not None
     assert task is not None
     first.stop()
