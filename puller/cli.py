@@ -26,6 +26,7 @@ from puller.servers.tfserving import TfServing
 from puller.servers.v2 import TritonServer, V2Server
 from puller.storage.base import Limits
 from puller.storage.cache import SharedCache
+from puller.storage.connections import Connections
 from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Storage
 
@@ -73,7 +74,7 @@ async def serve(options: PullerOptions, env: Mapping[str, str]) -> int:
 def storage_of(options: PullerOptions, env: Mapping[str, str]) -> Storage:
     """The storage for all downloads."""
     budget = DiskBudget(options.model_dir, options.max_disk)
-    connections = asyncio.Semaphore(options.limits.connections)
+    connections = Connections(options.limits.connections)
     cache = SharedCache(options.cache_dir, options.cache_size) if options.cache_dir is not None else None
     return Storage(env, options.limits, budget, options.pvc_dir, connections, linger=5.0, cache=cache)
 

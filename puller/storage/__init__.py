@@ -10,6 +10,7 @@
 | hf | `hub` |
 | oci | `oci`, with `registry_auth` |
 | file and pvc | `local` |
+| how many connections there are, and who gets one | `connections` |
 | which addresses may be reached | `addresses` |
 | archives, and the layers of images | `archive`, with `zip_directory` |
 | how much disk the models may take | `disk_budget` |

@@ -24,6 +24,7 @@ from puller.reasons import BAD_CONTENT, NO_ROOM, StatusReason
 from puller.storage import local
 from puller.storage.base import FetchProgress, Limits, StorageError, in_thread
 from puller.storage.cache import RENEWAL, Lock, SharedCache
+from puller.storage.connections import Connections
 from puller.storage.disk_budget import DiskBudget
 from puller.storage.objects import Layer, RemoteObject, StoredContent, archive_kind
 from puller.storage.resumable_download import Transfer, chunks, write_at
@@ -52,7 +53,7 @@ class Storage:
     limits: Limits
     budget: DiskBudget
     pvc_dir: Path
-    connections: asyncio.Semaphore
+    connections: Connections
     linger: float = 0.0
     cache: SharedCache | None = None
 
@@ -210,7 +211,7 @@ class Fetch:
     async def _fetch_remote(self) -> None:
         storage, spec = self.storage, self.spec
         async with storage.web if over_web(spec.storage_uri) else nullcontext() as web:
-            async with storage.connections if web is not None else nullcontext():
+            async with storage.connections.use(self) if web is not None else nullcontext():
                 source = await resolve(spec.storage_uri, spec.files, storage.env, storage.limits, web)
             if self._bad is not None and self._bad[0] == source and self._bad[1] > 1:
                 raise self._bad[2]  # bad twice: not downloaded again until it is replaced
@@ -328,7 +329,7 @@ class Fetch:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             stream = chunks(item, 0, sys.maxsize, self.storage.limits, self.progress)
-            async with self.storage.connections, aclosing(stream):
+            async with self.storage.connections.use(self), aclosing(stream):
                 async for chunk in stream:
                     self._reserve(self.progress.done + len(chunk), lambda: self.progress.done)
                     await in_thread(write_at, descriptor, chunk, self.progress.done)
@@ -497,7 +498,7 @@ class _Reader:
         end = self._item.size if self._item.sized else sys.maxsize
         stream = chunks(self._item, 0, end, self._storage.limits, self._progress)
         try:
-            async with self._storage.connections, aclosing(stream):
+            async with self._storage.connections.use(self), aclosing(stream):
                 async for chunk in stream:
                     await self._ahead.put(chunk)
         except StorageError as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from puller.reasons import StatusReason
 from puller.storage.base import FetchProgress, Limits, StorageError, in_thread
+from puller.storage.connections import Connections
 from puller.storage.objects import RemoteObject, StoredContent
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Transfer:
     """The download of one model's objects into a directory, over one or more attempts."""
 
     limits: Limits
-    connections: asyncio.Semaphore
+    connections: Connections
     progress: FetchProgress
     _parts: dict[RemoteObject, list[_Part]] = field(default_factory=dict)
 
@@ -64,12 +65,11 @@ class Transfer:
 
     async def _fetch_parts(self, queue: Iterator[_Part], into: Path) -> None:
         for part in queue:
+            fetch = self._fetch_small if part.item.size <= self.limits.chunk_size else self._fetch
             try:
-                async with self.connections:
-                    if part.item.size <= self.limits.chunk_size:
-                        await self._fetch_small(part, into / part.item.path)
-                    else:
-                        await self._fetch(part, into / part.item.path)
+                while part.done < part.length:  # again if another model needed the connection
+                    async with self.connections.use(self, revocable=part.item.ranges):
+                        await fetch(part, into / part.item.path)
             except StorageError as error:
                 if error.reason is StatusReason.SOURCE_CHANGED:  # all its parts may be of another version
                     self._parts.pop(part.item, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 from puller.model_config import ModelSpec
 from puller.storage.base import Limits
 from puller.storage.cache import SharedCache
+from puller.storage.connections import Connections
 from puller.storage.disk_budget import DiskBudget
 from puller.storage.fetch import Fetch, Storage
 
@@ -34,7 +34,7 @@ def fetch_of(
 ) -> Fetch:
     """A fetch into a new directory below `where`."""
     where.mkdir(exist_ok=True)
-    budget, connections = DiskBudget(where, max_disk), asyncio.Semaphore(limits.connections)
+    budget, connections = DiskBudget(where, max_disk), Connections(limits.connections)
     storage = Storage(env, limits, budget, where / "claims", connections, cache=cache)
     return Fetch(ModelSpec("m", uri, **spec), Path(tempfile.mkdtemp(dir=where)) / "m", storage)
 
