@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from policies.commands import Command, CommandSummary
@@ -34,6 +34,15 @@ def daemons(target: Target, facts: Facts) -> Findings:
                 continue
             if any(map(_LOOP.search, container.typed.argv)):
                 continue  # it may run the program again
+            server = _server_behind(summary.commands)
+            if server and not template.completes and not container.spec.get("tty"):
+                yield Finding(
+                    template.command_path(container),
+                    f"Container {container.name} sends `{server}` to the background, and its last command, "
+                    f"`{last.subcommand}`, returns. The container ends with its script and stops the "
+                    f"server, and {then}.",
+                    "End the script with `wait`.",
+                )
             variables = {each.name for each in container.typed.env}
             advice, by_variable = way_to_stay(last, variables) or ("", False)
             mounts = container.typed.volume_mounts
@@ -111,6 +120,9 @@ class Daemon(Model):
 
     programs: tuple[str, ...] = Field(min_length=1, description="in lower case")
     detaches: tuple[str, ...] = Field((), description="words, one of which it needs to go to the background")
+    client_of: str = Field(
+        "", description="the server that it asks: the entry is about scripts that end with the client"
+    )
     stays: tuple[str, ...] = Field(
         (), description="options with which it stays in the foreground, or prints something"
     )
@@ -134,6 +146,7 @@ def way_to_stay(command: Command, variables: Collection[str]) -> tuple[str, bool
         detaching = next((word for word in words if word in each.detaches), None)
         if (
             command.name in each.programs
+            and not each.client_of
             and (detaching is not None or not each.detaches)
             and not any(_has(words, option) for option in each.stays)
             and set_.isdisjoint(each.stays_variables)
@@ -141,6 +154,16 @@ def way_to_stay(command: Command, variables: Collection[str]) -> tuple[str, bool
             option = f"add {each.stays[0]}" if each.stays else f"remove {detaching}"
             return each.stay or option, bool(each.stays_variables)
     return None
+
+
+def _server_behind(commands: Sequence[Command]) -> str:
+    """The server that a script has sent to the background when its last command, a client, returns."""
+    *before, last = commands
+    for each in _daemons():
+        served = any(other.forgiven and other.subcommand == each.client_of for other in before)
+        if served and last.name in each.programs and not set(last.argv[1:2]).isdisjoint(each.detaches):
+            return each.client_of
+    return ""
 
 
 def _has(words: Collection[str], option: str) -> bool:
