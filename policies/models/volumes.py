@@ -13,6 +13,7 @@ from typing import Final
 from policies.core.annotations import MODEL_CACHE, MODEL_CLAIM, MODEL_DIR
 from policies.core.reasons import Reasons
 from policies.kube.json import Json, appended, mapping, maps, text
+from policies.kube.objects.pods import WRITTEN_BY_KUBELET
 from policies.kube.pods import Container, with_container
 from policies.models.pulling import ModelPull, PullError
 
@@ -24,7 +25,7 @@ CACHE_DIR: Final = "/mnt/model-cache"
 CLAIMS_DIR: Final = "/mnt/pvc"
 """Where the sidecar mounts the claims of `pvc://` URIs."""
 
-_READ_ONLY_KINDS: Final = frozenset({"configMap", "secret", "projected", "downwardAPI", "image"})
+_READ_ONLY_KINDS: Final = WRITTEN_BY_KUBELET | {"image"}
 
 
 def _with_volume(

@@ -21,7 +21,7 @@ from policies.core.annotations import LIVENESS
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
 from policies.kube.json import Json, dig, integer, mapping, maps, text
-from policies.kube.objects.pods import Probe
+from policies.kube.objects.pods import OF_ONE_POD, Probe
 from policies.kube.pods import Container
 from policies.kube.quantities import whole_number
 from policies.probes.canary import annotated_progress
@@ -220,12 +220,8 @@ def can_watch_start(pod: PodView, container: Container, facts: Facts) -> bool:
     if not text(spec, "runtimeClassName").startswith("nvidia") and "runtimeClassName" in spec:
         return False
     mounted = {text(mount, "name") for mount in maps(container.spec, "volumeMounts")}
-    own = {text(each, "name") for each in maps(spec, "volumes") if not each.keys().isdisjoint(_OWN_VOLUMES)}
+    own = {text(each, "name") for each in maps(spec, "volumes") if not each.keys().isdisjoint(OF_ONE_POD)}
     return mounted <= own
-
-
-_OWN_VOLUMES: Final = ("emptyDir", "ephemeral", "configMap", "secret", "projected", "downwardAPI")
-"""Volumes that no other pod writes to."""
 
 
 def _why_not(server: Server, progress: Progress) -> str:

@@ -22,6 +22,7 @@ from policies.core.listing import Listing
 from policies.core.resources import Resource
 from policies.kube.json import Json, mapping, maps, text
 from policies.kube.objects.metadata import ObjectMeta, OwnerReference
+from policies.kube.objects.pods import OF_ONE_POD, WRITTEN_BY_KUBELET
 from policies.kube.pods import Container, mounted_volumes
 
 OBSERVED: Final = "mlchassis-observed"
@@ -31,9 +32,9 @@ MIN_STARTS: Final = 5
 MAX_LENGTH: Final = 7 * 24 * 3600
 """The maximum number of seconds in a record."""
 _RUN_LENGTH: Final = 12
-_IRRELEVANT: Final = ("configMap", "secret", "projected", "downwardAPI", "emptyDir")
+_IRRELEVANT: Final = WRITTEN_BY_KUBELET | {"emptyDir"}
 """Volumes that are new for each pod and do not change its start."""
-_OWN: Final = ("ephemeral", "image", *_IRRELEVANT)
+_OWN: Final = OF_ONE_POD | {"image"}
 """Volumes without downloads of earlier pods."""
 
 

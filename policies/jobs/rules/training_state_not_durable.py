@@ -21,12 +21,8 @@ from policies.jobs.training import keeps_nothing, only_prepare, prepares, says_m
 from policies.kube.images import repository
 from policies.kube.json import Json, dig, maps, text
 from policies.kube.objects.metadata import Object
-from policies.kube.objects.pods import CREDENTIAL_DRIVERS
+from policies.kube.objects.pods import CREDENTIAL_DRIVERS, OF_ONE_POD
 from policies.kube.pods import Role
-
-_FLEETING: Final = frozenset(
-    {"emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"}
-)
 
 _STORAGE: Final = (
     *("s3://", "s3a://", "gs://", "gcs://", "hf://", "az://", "abfs://", "abfss://", "wasb://", "wasbs://"),
@@ -259,7 +255,7 @@ def _is_durable(volume: Json) -> bool:
     read_only = dig(volume, "persistentVolumeClaim", "readOnly") is True
     if read_only or text(volume, "csi", "driver") in CREDENTIAL_DRIVERS:
         return False
-    return bool(set(volume) - _FLEETING - {"name"})
+    return bool(set(volume) - OF_ONE_POD - {"image", "name"})
 
 
 RULE = rule(

@@ -28,6 +28,16 @@ class Part(msgspec.Struct, frozen=True, gc=False, rename="camel", kw_only=True):
     """A map inside an object. Not a part of garbage collection, since JSON has no cycles."""
 
 
+class Present(Part):
+    """A map of which only the presence counts."""
+
+
+class Named(Part):
+    """A map of which only the name counts."""
+
+    name: str = ""
+
+
 class OwnerReference(Part):
     api_version: str = ""
     kind: str = ""

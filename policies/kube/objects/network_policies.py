@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from policies.kube.objects.metadata import IntOrString, LabelSelector, Object, Part
-
-
-class IPBlock(Part):
-    """Only its presence counts."""
+from policies.kube.objects.metadata import IntOrString, LabelSelector, Object, Part, Present
 
 
 class NetworkPolicyPeer(Part):
-    ip_block: IPBlock | None = None
+    ip_block: Present | None = None
     namespace_selector: LabelSelector | None = None
     pod_selector: LabelSelector | None = None
 

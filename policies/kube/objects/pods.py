@@ -13,9 +13,11 @@ from policies.kube.objects.metadata import (
     NO_METADATA,
     Condition,
     IntOrString,
+    Named,
     Object,
     ObjectMeta,
     Part,
+    Present,
     Quantity,
 )
 from policies.kube.objects.placement import Affinity, Toleration, TopologySpreadConstraint
@@ -333,8 +335,10 @@ class ProjectedVolume(Part):
     sources: tuple[ProjectedSource, ...] = ()
 
 
-class OtherVolume(Part):
-    """A source of which only the presence counts."""
+WRITTEN_BY_KUBELET: Final = frozenset({"configMap", "secret", "projected", "downwardAPI"})
+"""The fields of volumes whose content the kubelet writes."""
+OF_ONE_POD: Final = WRITTEN_BY_KUBELET | {"emptyDir", "ephemeral"}
+"""The fields of volumes that begin and end with their pod."""
 
 
 class Volume(Part):
@@ -344,7 +348,7 @@ class Volume(Part):
     persistent_volume_claim: ClaimVolume | None = None
     empty_dir: EmptyDirVolume | None = None
     projected: ProjectedVolume | None = None
-    downward_api: OtherVolume | None = msgspec.field(default=None, name="downwardAPI")
+    downward_api: Present | None = msgspec.field(default=None, name="downwardAPI")
     csi: CSIVolume | None = None
     image: ImageVolume | None = None
     ephemeral: EphemeralVolume | None = None
@@ -367,14 +371,6 @@ class Volume(Part):
 class HostAlias(Part):
     ip: str = ""
     hostnames: tuple[str, ...] = ()
-
-
-class DNSConfig(Part):
-    """Only its presence counts."""
-
-
-class PodOS(Part):
-    name: str = ""
 
 
 class PodResourceClaim(Part):
@@ -413,10 +409,10 @@ class PodSpec(Part):
     subdomain: str = ""
     host_aliases: tuple[HostAlias, ...] = ()
     dns_policy: str = ""
-    dns_config: DNSConfig | None = None
+    dns_config: Present | None = None
     enable_service_links: bool = True
     security_context: SecurityContext = SecurityContext()
-    os: PodOS = PodOS()
+    os: Named = Named()
     resources: ResourceRequirements = ResourceRequirements()
     resource_claims: tuple[PodResourceClaim, ...] = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.kube.objects.metadata import EMPTY, LabelSelector, Object, Part, Quantity
+from policies.kube.objects.metadata import EMPTY, LabelSelector, Named, Object, Part, Quantity
 from policies.kube.objects.nodes import Taint
 from policies.kube.objects.placement import Toleration
 
@@ -40,12 +40,8 @@ class ResourceGroup(Part):
     flavors: tuple[FlavorQuotas, ...] = ()
 
 
-class AdmissionCheckRule(Part):
-    name: str = ""
-
-
 class AdmissionChecksStrategy(Part):
-    admission_checks: tuple[AdmissionCheckRule, ...] = ()
+    admission_checks: tuple[Named, ...] = ()
 
 
 class ClusterQueueSpec(Part):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from policies.kube.objects.metadata import EMPTY, Object, Part
+from policies.kube.objects.metadata import EMPTY, Object, Part, Present
 from policies.kube.objects.pods import PodTemplateSpec
 
 FT_ENABLED: Final = "ray.io/ft-enabled"
@@ -40,10 +40,6 @@ class HeadGroupSpec(Part):
     template: PodTemplateSpec = PodTemplateSpec()
 
 
-class GcsFaultToleranceOptions(Part):
-    """Only its presence counts."""
-
-
 class AutoscalerOptions(Part):
     idle_timeout_seconds: int | None = None
 
@@ -55,7 +51,7 @@ class RayClusterSpec(Part):
     suspend: bool = False
     enable_in_tree_autoscaling: bool = False
     autoscaler_options: AutoscalerOptions = AutoscalerOptions()
-    gcs_fault_tolerance_options: GcsFaultToleranceOptions | None = None
+    gcs_fault_tolerance_options: Present | None = None
 
 
 class RayObject(Object):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.kube.group_kinds import GroupKind
-from policies.kube.objects.metadata import Object, Part
+from policies.kube.objects.metadata import Object, Part, Present
 
 
 class PolicyRule(Part):
@@ -22,10 +22,6 @@ class PolicyRule(Part):
         )
 
 
-class AggregationRule(Part):
-    """Only its presence counts."""
-
-
 class Role(Object):
     rules: tuple[PolicyRule, ...] = ()
 
@@ -39,7 +35,7 @@ class Role(Object):
 
 
 class ClusterRole(Role):
-    aggregation_rule: AggregationRule | None = None
+    aggregation_rule: Present | None = None
 
 
 class RoleRef(Part):

@@ -11,6 +11,7 @@ from policies.kube.objects.metadata import (
     EMPTY,
     IntOrString,
     LabelSelector,
+    Named,
     Object,
     ObjectReference,
     Part,
@@ -53,14 +54,10 @@ class ResourceMetric(Part):
     target: MetricTarget = MetricTarget()
 
 
-class MetricIdentifier(Part):
-    name: str = ""
-
-
 class NamedMetric(Part):
     """The `pods`, `object` or `external` of a metric."""
 
-    metric: MetricIdentifier = MetricIdentifier()
+    metric: Named = Named()
     target: MetricTarget = MetricTarget()
     metric_name: str = ""
     """The form of v2beta1."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.kube.objects.metadata import EMPTY, Object, Part
+from policies.kube.objects.metadata import EMPTY, Object, Part, Present
 from policies.kube.objects.placement import NodeSelector
 from policies.kube.objects.pods import ClaimResources
-
-
-class ClaimSource(Part):
-    """Only its presence counts."""
 
 
 class ClaimSpec(Part):
@@ -20,8 +16,8 @@ class ClaimSpec(Part):
     """An empty text means no class; None means the default class."""
     volume_mode: str = "Filesystem"
     resources: ClaimResources = ClaimResources()
-    data_source: ClaimSource | None = None
-    data_source_ref: ClaimSource | None = None
+    data_source: Present | None = None
+    data_source_ref: Present | None = None
 
 
 class PersistentVolumeClaim(Object):
@@ -30,10 +26,6 @@ class PersistentVolumeClaim(Object):
 
 class VolumeNodeAffinity(Part):
     required: NodeSelector | None = None
-
-
-class VolumeSource(Part):
-    """Only whether it is there is read."""
 
 
 class VolumeDriver(Part):
@@ -50,11 +42,11 @@ class PersistentVolumeSpec(Part):
     access_modes: tuple[str, ...] = ()
     storage_class_name: str = ""
     claim_ref: ClaimReference = ClaimReference()
-    local: VolumeSource | None = None
-    host_path: VolumeSource | None = None
-    nfs: VolumeSource | None = None
-    cephfs: VolumeSource | None = None
-    azure_file: VolumeSource | None = None
+    local: Present | None = None
+    host_path: Present | None = None
+    nfs: Present | None = None
+    cephfs: Present | None = None
+    azure_file: Present | None = None
     csi: VolumeDriver | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policies.kube.objects.metadata import LabelSelector, Object, Part
+from policies.kube.objects.metadata import LabelSelector, Object, Part, Present
 
 
 class ServiceReference(Part):
@@ -30,10 +30,6 @@ class NamedRule(RuleWithOperations):
     resource_names: tuple[str, ...] = ()
 
 
-class MatchCondition(Part):
-    """Only its presence counts."""
-
-
 class Webhook(Part):
     """One webhook of a configuration, mutating or validating."""
 
@@ -43,7 +39,7 @@ class Webhook(Part):
     failure_policy: str = ""
     namespace_selector: LabelSelector = LabelSelector()
     object_selector: LabelSelector = LabelSelector()
-    match_conditions: tuple[MatchCondition, ...] = ()
+    match_conditions: tuple[Present, ...] = ()
     timeout_seconds: int | None = None
 
     @property

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policies.kube.objects.metadata import EMPTY, IntOrString, LabelSelector, Object, ObjectReference, Part
+from policies.kube.objects.metadata import (
+    EMPTY,
+    IntOrString,
+    LabelSelector,
+    Object,
+    ObjectReference,
+    Part,
+    Present,
+)
 from policies.kube.objects.pods import PodTemplateSpec
 from policies.kube.objects.storage import PersistentVolumeClaim
 
@@ -82,26 +90,19 @@ class Deployment(Progressing):
     spec: DeploymentSpec = DeploymentSpec()
 
 
-class TrafficRouting(Part):
-    """Only whether there is one."""
-
-
 class PodTemplateMetadata(Part):
     """Labels that a Rollout gives pods of one revision."""
 
     labels: Mapping[str, str] = EMPTY
 
 
-class Experiment(Part):
-    """Only whether there is one: its pods may have labels of their own."""
-
-
 class CanaryStep(Part):
-    experiment: Experiment | None = None
+    experiment: Present | None = None
+    """Its pods may have labels of their own."""
 
 
 class CanaryStrategy(RollingUpdateSteps):
-    traffic_routing: TrafficRouting | None = None
+    traffic_routing: Present | None = None
     dynamic_stable_scale: bool = False
     canary_metadata: PodTemplateMetadata = PodTemplateMetadata()
     stable_metadata: PodTemplateMetadata = PodTemplateMetadata()
