@@ -71,6 +71,23 @@ MAX_LINKS: Final = 64
 _URL_VARIABLE: Final = re.compile(r"(?:URL|URI|ENDPOINT|HOST|HOSTNAME|ADDR|ADDRESS|SERVER|SERVICE|DSN)$")
 
 
+_NAME: Final = re.compile(r"[a-z0-9.-]+")
+_VARIABLE: Final = re.compile(r"(?i)\$[({]?\w+_service_host[)}]?")
+_NO_HOSTS: Final = frozenset(
+    ["true", "false", "yes", "no", "on", "off", "none", "null", "http", "https", "unix"]
+)
+"""Values of variables such as LOG_HOSTNAME, and schemes in lists of URLs."""
+
+
+def _is_named(host: Host) -> bool:
+    """Whether a variable or an argument has a name that a resolver can know, or an address."""
+    name = host.name
+    if _VARIABLE.fullmatch(name) or (is_address(name) and not name.isdigit()):
+        return True
+    top = name.rstrip(".").rpartition(".")[2]
+    return name not in _NO_HOSTS and bool(_NAME.fullmatch(name)) and not top.isdigit()
+
+
 def blocking_links(target: Target) -> tuple[Link, ...]:
     """The links that keep pods of a workload from becoming ready, in reading order."""
     return _first(link for template in target.templates for link in _blocking(template))
@@ -193,7 +210,7 @@ def _calls(template: PodTemplate) -> Iterator[Link]:
             value, name = entry.value, entry.name
             if is_url(value) or (value and _URL_VARIABLE.search(name.upper())):
                 path = template.at(container, f"env[{index}]", "value")
-                for host in url_hosts(value, "env"):
+                for host in filter(_is_named, url_hosts(value, "env")):
                     yield from link(Relation.CALLS, host, path)
         link = partial(_link, template, container, f"the arguments of container {container.name}")
         for field, words in (("command", container.typed.command), ("args", container.typed.args)):
@@ -201,7 +218,7 @@ def _calls(template: PodTemplate) -> Iterator[Link]:
                 value = word.partition("=")[2] if word.startswith("--") and "=" in word else word
                 if is_url(value):
                     path = template.at(container, f"{field}[{index}]")
-                    for host in url_hosts(value, field):
+                    for host in filter(_is_named, url_hosts(value, field)):
                         yield from link(Relation.CALLS, host, path)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec import Struct
 
 from policies.core.dns import resolve
-from policies.core.facts import Cluster
+from policies.core.facts import Cluster, WholeObjects
 from policies.core.finding import Certainty
 from policies.core.pod_templates import pod_templates
 from policies.core.resources import Resource
@@ -208,6 +208,8 @@ def graph_of(objects: Iterable[Json], kinds: Mapping[GroupKind, Workload], clust
 class _Builder:
     def __init__(self, kinds: Mapping[GroupKind, Workload], cluster: Cluster) -> None:
         self._kinds, self._cluster = kinds, cluster
+        in_cluster = isinstance(cluster, WholeObjects) and not cluster.of_files
+        self._omitted = "" if in_cluster else "default"
         self._nodes: dict[str, GraphNode] = {}
         self._edges: dict[Edge, None] = {}
         self._targets: list[tuple[Target, GraphNode]] = []
@@ -261,8 +263,11 @@ class _Builder:
         return known
 
     def _node_of(self, obj: Json, kind: str, replicas: int | None = None) -> GraphNode:
-        namespace = text(obj, "metadata", "namespace") or "default"
-        return self._node(kind, namespace, text(obj, "metadata", "name"), replicas)
+        return self._node(kind, self._namespace(obj), text(obj, "metadata", "name"), replicas)
+
+    def _namespace(self, obj: Json) -> str:
+        """Empty for a cluster-scoped object, as far as is known: files may omit the namespace."""
+        return text(obj, "metadata", "namespace") or self._omitted
 
     def _node_of_host(self, host: str, namespace: str) -> GraphNode:
         """The node of the Service behind a host name, or of a host outside."""
@@ -283,7 +288,8 @@ class _Builder:
             details = link.path, link.who, link.certainty, link.limit, link.tolerates
             self._edge(Edge(node, link.relation, other, *details))
         for template in target.templates:
-            for each in objects_read(template):
+            # A cluster-scoped template is for pods in any namespace.
+            for each in objects_read(template) if node.namespace else ():
                 other = self._node(each.kind.kind, node.namespace, each.name)
                 self._edge(Edge(node, MOUNTS if each.mounted else READS, other, each.path))
             for label in template.typed.metadata.labels.items():
@@ -303,7 +309,7 @@ class _Builder:
             self._edge(Edge(node, LEADS_TO, other, "spec.externalName"))
 
     def _add_autoscaler(self, obj: Json) -> None:
-        namespace = text(obj, "metadata", "namespace") or "default"
+        namespace = self._namespace(obj)
         reference = read(obj, HorizontalPodAutoscaler).spec.scale_target_ref
         scaled = self._nodes.get(GraphNode(reference.kind, namespace, reference.name).id)
         if scaled is not None:
@@ -311,7 +317,7 @@ class _Builder:
             self._edge(Edge(node, SCALES, scaled, "spec.scaleTargetRef"))
 
     def _add_budget(self, obj: Json) -> None:
-        namespace = text(obj, "metadata", "namespace") or "default"
+        namespace = self._namespace(obj)
         selector = read(obj, PodDisruptionBudget).spec.selector
         if selector is None:
             return

@@ -38,7 +38,7 @@ _PORT: Final = re.compile(r":(\d{1,5})(?!\d)", re.ASCII)
 
 def check(target: Target, facts: Facts) -> Findings:
     cluster = facts.whole
-    if cluster is None:
+    if cluster is None or not facts.namespace:  # pods of a cluster-scoped template run in other namespaces
         return
     run = run_of(target.obj)
     if not target.replicas or (run is not None and not run.creates_pods):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -233,6 +234,31 @@ def test_hostile_names_write_no_line_and_end_no_string(graph: Chassis, hostile: 
 def test_json_of_hostile_names_is_read_back(graph: Chassis, hostile: str) -> None:
     found = graph(hostile, "-o", "json").json
     assert {"Deployment", "Service"} <= {node["kind"] for node in found["nodes"] if node["name"] == HOSTILE}
+
+
+def test_values_that_are_no_hosts_are_not_called(tmp_path: Path, graph: Chassis) -> None:
+    values = {
+        "POSTGRESQL_LOG_HOSTNAME": "false",
+        "MYSQL_ROOT_HOST": "%",
+        "DMLC_NUM_SERVER": "2",
+        "REDIS_ADDRESS": "$EXT_REDIS",
+        "TRACKING_URI": "{{inputs.parameters.uri}}",
+        "ALLOWED_URL": "http://localhost:5001,http://127.0.0.1:5001",
+        "PLAIN_SERVER": "PLAINTEXT_HOST",
+        "CACHE_HOST": "cache",
+        "STORE_URL": "http://store.data.svc:9000",
+        "NODE_ADDRESS": "192.168.2.50",
+    }
+    env = [{"name": name, "value": value} for name, value in values.items()]
+    container = {"name": "app", "image": "registry.example/app:1", "env": env}
+    text = json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", **deployment("app", container)})
+    (tmp_path / "app.json").write_text(text)
+    edges = graph(tmp_path, "-o", "json").json["edges"]
+    assert [edge["target"] for edge in edges] == [
+        "Host/192.168.2.50",
+        "Host/cache",
+        "Host/store.data.svc",
+    ]
 
 
 async def test_a_cluster_is_read(fake: FakeApiServer, in_cluster: InCluster) -> None:

@@ -120,6 +120,29 @@ async def test_kinds_are_read_in_a_version_that_has_them(fake: FakeApiServer, sc
     assert answer.found == ["InferenceService model", "ServingRuntime runtime"]
 
 
+async def test_a_cluster_scoped_template_belongs_to_no_namespace(
+    fake: FakeApiServer, scan: InCluster, in_cluster: InCluster
+) -> None:
+    """Its pods read the ConfigMaps of the namespaces that use it, and so does each InferenceService."""
+    group = "/apis/serving.kserve.io/v1alpha1"
+    served = {"ServingRuntime": "servingruntimes", "ClusterServingRuntime": "clusterservingruntimes"}
+    serve(fake, {**SERVED, group: served})
+    container = {**HAZARD, "envFrom": [{"configMapRef": {"name": "gone"}}]}
+    runtime = {"metadata": {"name": "all", "uid": "uid-all"}, "spec": {"containers": [container]}}
+    await fake.put(f"{group}/clusterservingruntimes", runtime)
+    await fake.put(f"{group}/namespaces/ml/servingruntimes", named("own", {"containers": [container]}))
+    rules = {
+        each["name"]: [one["rule"] for one in each["findings"]]
+        for each in (await scan("-A", "-o", "json")).json
+    }
+    assert "dependency-missing" in rules["own"]
+    assert "dependency-missing" not in rules["all"]
+    text = (await in_cluster("graph", "-A")).out
+    assert "\nClusterServingRuntime all\n" in f"\n{text}"
+    assert "reads ConfigMap ml/gone" in text
+    assert "default" not in text
+
+
 async def test_only_labelled_config_maps_are_read(fake: FakeApiServer, scan: InCluster) -> None:
     for name, label in (("models", "model-config"), ("policy", "policy"), ("other", "other")):
         item = {**named(name, labels={f"mlchassis.dev/{label}": "true"}), "data": {"models.json": "["}}
