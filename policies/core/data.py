@@ -27,7 +27,7 @@ import msgspec
 import orjson
 import yaml
 
-from policies.core.settings import S
+from policies.core.settings import Field, Model, S
 
 try:
     from yaml import CSafeLoader as _SafeLoader
@@ -54,6 +54,18 @@ def entries(model: type[S], package: str, name: str) -> Callable[[], tuple[S, ..
 def entry(model: type[S], package: str, name: str) -> Callable[[], S]:
     """A table that is one entry, the whole file."""
     return table(lambda: load_one(model, package, name))
+
+
+class _Names(Model):
+    """An entry of a file that has only names, several with one source."""
+
+    names: tuple[str, ...] = Field(min_length=1)
+    source: str = Field(pattern=r"^https://")
+
+
+def names(package: str, name: str) -> Callable[[], tuple[str, ...]]:
+    """A table of all names of a file that has only these, in its order."""
+    return table(lambda: tuple(each for entry in load_list(_Names, package, name) for each in entry.names))
 
 
 def load_tables() -> None:

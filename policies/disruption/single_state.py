@@ -11,7 +11,6 @@ from policies.accelerators.requests import wants_accelerator
 from policies.core import data
 from policies.core.facts import Facts
 from policies.core.pod_view import PodView
-from policies.core.settings import Model
 from policies.core.target import PodTemplate, Target
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.objects.storage import PersistentVolumeClaim
@@ -27,14 +26,7 @@ _SQLITE: Final = re.compile(r"sqlite[+\w]*:///(/[^?]+)(?:\?.*)?")
 """The address of a file. In `sqlite:///x.db`, the path is relative."""
 
 
-class _StatePart(Model):
-    part: str
-    source: str
-
-
-@data.table
-def _state_parts() -> tuple[str, ...]:
-    return tuple(each.part for each in data.load_list(_StatePart, __package__, "single_state.yaml"))
+_state_parts = data.names("policies.disruption", "single_state.yaml")
 
 
 def sqlite_file(address: str) -> str:

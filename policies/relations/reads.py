@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from policies.core import data
 from policies.core.facts import WholeObjects
-from policies.core.settings import Field, Model
 from policies.core.target import PodTemplate
 from policies.kube.group_kinds import CLAIM, CLUSTER_ROLE, CONFIG_MAP, ROLE, SECRET, GroupKind
 from policies.kube.json import Json, mapping, text
@@ -93,17 +92,7 @@ def _of_environment(container: ContainerSpec) -> Iterator[tuple[GroupKind, Local
 # --- keys ----------------------------------------------------------------------------------------
 
 
-class SecretWriter(Model):
-    """An entry of `secret_writers.yaml`."""
-
-    kind: str = Field(description="as `Kind.group`")
-    source: str = Field(pattern=r"^https://")
-
-
-@data.table
-def _writers() -> tuple[GroupKind, ...]:
-    entries = data.load_list(SecretWriter, __package__, "secret_writers.yaml")
-    return tuple(GroupKind.parse(each.kind) for each in entries)
+_writers = data.names("policies.relations", "secret_writers.yaml")
 
 
 def keys_without(read: Read, namespace: str, cluster: WholeObjects) -> Set[str]:
@@ -142,4 +131,6 @@ def _may_change(kind: GroupKind, cluster: WholeObjects, namespace: str) -> bool:
 
 
 def _text_of_writers(cluster: WholeObjects, namespace: str) -> str:
-    return " ".join(str(obj) for kind in _writers() for obj in cluster.every(kind, namespace))
+    return " ".join(
+        str(obj) for kind in map(GroupKind.parse, _writers()) for obj in cluster.every(kind, namespace)
+    )

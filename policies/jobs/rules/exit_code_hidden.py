@@ -11,7 +11,6 @@ from policies.commands import SHELLS, Unseen, shows_failures, unseen
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.settings import Field, Model
 from policies.jobs.training import is_training
 from policies.kube.group_kinds import CONFIG_MAP
 from policies.kube.objects.reading import readable
@@ -28,17 +27,7 @@ _ENDS: Final = re.compile(r"[\n;&|]")
 """The end of a command."""
 
 
-class BackupProgram(Model):
-    """An entry of `backup_programs.yaml`."""
-
-    program: str
-    source: str = Field(pattern=r"^https://")
-
-
-@data.table
-def _backups() -> frozenset[str]:
-    entries = data.load_list(BackupProgram, "policies.jobs", "backup_programs.yaml")
-    return frozenset(each.program for each in entries)
+_backups = data.names("policies.jobs", "backup_programs.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

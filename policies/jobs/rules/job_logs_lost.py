@@ -11,7 +11,6 @@ from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.lifecycles import known_lifecycles
 from policies.core.runs import Run, runs_in
-from policies.core.settings import Field, Model
 from policies.jobs.job_retries_settings import JobRetries
 from policies.jobs.jobs import is_hook, is_labelled_training, is_someone_elses, jobs_in
 from policies.jobs.schedules import period_of
@@ -38,14 +37,7 @@ _SHOWN: Final = "helm.sh/hook-output-log-policy"
 """With it, Helm 4 prints the log before it deletes the hook."""
 
 
-class LogStore(Model):
-    """An entry of `log_stores.yaml`: a cloud that by default keeps the logs of deleted pods."""
-
-    label: str = Field(description="the first letters of labels that only its nodes have")
-    source: str = Field(description="its documentation")
-
-
-_log_stores = data.entries(LogStore, "policies.jobs", "log_stores.yaml")
+_log_stores = data.names("policies.jobs", "log_stores.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -71,7 +63,7 @@ def check(target: Target, facts: Facts) -> Findings:
 def _is_logged_elsewhere(template: PodTemplate) -> bool:
     """Whether a pod can only run on nodes whose logs are kept without it."""
     keys = required_keys(template.typed.spec)
-    return any(key.startswith(each.label) for key in keys for each in _log_stores())
+    return any(key.startswith(_log_stores()) for key in keys)
 
 
 def _of_short_lives(target: Target, runs: list[Run], facts: Facts) -> Findings:

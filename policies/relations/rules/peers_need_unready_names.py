@@ -6,28 +6,16 @@ import re
 from collections.abc import Iterator
 
 from policies.containers.programs import option, programs
+from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
-from policies.core.data import load_list, table
 from policies.core.services import hides_unready
-from policies.core.settings import Field, Model
 from policies.kube.group_kinds import STATEFUL_SET
 from policies.kube.names import is_subdomain
 from policies.kube.objects.workloads import StatefulSet
 from policies.kube.pods import Container, Role
 from policies.probes.serving import recognised
 
-
-class GroupJoin(Model):
-    """An entry of the table group_joins.yaml."""
-
-    names: tuple[str, ...] = Field(description="flags and variables with an address of the group")
-    source: str = Field(description="the documentation of the program")
-
-
-@table
-def _names() -> frozenset[str]:
-    entries = load_list(GroupJoin, "policies.relations", "group_joins.yaml")
-    return frozenset(name for entry in entries for name in entry.names)
+_names = data.names("policies.relations", "group_joins.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:

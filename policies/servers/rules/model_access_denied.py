@@ -8,7 +8,6 @@ from typing import Final
 
 from policies.core import data
 from policies.core.contracts import Facts, Finding, Findings, PodTemplate, Target, rule
-from policies.core.settings import Field, Model
 from policies.kube.pods import Container, Role
 from policies.servers.caches import Download, download_of
 
@@ -49,19 +48,12 @@ def _may_have_it(template: PodTemplate, container: Container, found: Download) -
     return _TOKEN.search(words) is not None
 
 
-class Gated(Model):
-    """An entry of `gated_models.yaml`."""
-
-    models: tuple[str, ...] = Field(min_length=1, description="globs of names of models")
-    source: str = Field(pattern=r"^https://")
-
-
-_gated = data.entries(Gated, "policies.probes", "gated_models.yaml")
+_gated = data.names("policies.probes", "gated_models.yaml")
 
 
 def is_gated(model: str) -> bool:
     """Whether the hub refuses a model of this name without a token."""
-    return any(fnmatchcase(model, glob) for each in _gated() for glob in each.models)
+    return any(fnmatchcase(model, glob) for glob in _gated())
 
 
 RULE = rule(__name__, check)
