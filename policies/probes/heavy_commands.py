@@ -147,3 +147,9 @@ def _costly(summary: CommandSummary) -> tuple[str, Certainty] | None:
         if command.name == "find" and "-maxdepth" not in words and words & _table().tree_tests:
             return "walks a directory tree with find", Certainty.LIKELY
     return None
+
+
+def runs(program: str, command: Command) -> bool:
+    """Whether a command runs a program, or a program with one argument among others: `pip install`."""
+    name, _, argument = program.partition(" ")
+    return command.name == name and (not argument or argument in command.argv[1:])

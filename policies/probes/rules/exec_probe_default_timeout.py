@@ -6,10 +6,11 @@ import math
 
 from policies.commands import Command
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, Target, rule
-from policies.core.data import load_one, table
+from policies.core.data import entries
 from policies.core.settings import Field, Model
 from policies.kube.json import mapping
 from policies.probes.first_party import is_first_party
+from policies.probes.heavy_commands import runs
 from policies.probes.probe import LENIENT, LIVENESS, ContainerProbe, probes
 from policies.probes.rules.liveness_as_strict_as_readiness import is_too_strict
 from policies.probes.rules.probe_always_passes import always_passes
@@ -26,19 +27,10 @@ class SlowProgram(Model):
     def is_run_by(self, command: Command) -> bool:
         if self.imports:
             return any(call.partition(".")[0] == self.imports for call in command.calls)
-        program, _, argument = self.run.partition(" ")
-        return command.name == program and (not argument or argument in command.argv[1:])
+        return runs(self.run, command)
 
 
-class SlowPrograms(Model):
-    """The table slow_programs.yaml."""
-
-    slow: tuple[SlowProgram, ...]
-
-
-@table
-def _table() -> tuple[SlowProgram, ...]:
-    return load_one(SlowPrograms, "policies.probes", "slow_programs.yaml").slow
+_slow_programs = entries(SlowProgram, "policies.probes", "slow_programs.yaml")
 
 
 def check(target: Target, facts: Facts) -> Findings:
@@ -70,7 +62,7 @@ def check(target: Target, facts: Facts) -> Findings:
 
 def _slow_program(probe: ContainerProbe) -> SlowProgram | None:
     """The program of the probe that needs longer than its timeout."""
-    slow = (each for each in _table() if each.seconds > probe.timeout)
+    slow = (each for each in _slow_programs() if each.seconds > probe.timeout)
     return next((each for each in slow if any(map(each.is_run_by, probe.command.commands))), None)
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.commands import Command
 from policies.containers.commands import container_command
 from policies.core import data
 from policies.core.contracts import Certainty, Facts, Finding, Findings, PodFeature, Target, rule
 from policies.core.finding import Mode
-from policies.core.settings import Model
 from policies.kube.group_kinds import GroupKind
 from policies.kube.objects.pods import ContainerSpec, is_accelerator
 from policies.kube.pods import Role
@@ -18,6 +16,7 @@ from policies.kube.quantities import parse_quantity
 from policies.probes.copied import doubtful_program, why_not_copied
 from policies.probes.first_party import has_a_model, is_example, is_third_party
 from policies.probes.health import right_port
+from policies.probes.heavy_commands import runs
 from policies.probes.liveness_program import watched_start
 from policies.probes.probe import LIVENESS, ContainerProbe, probes
 from policies.probes.rules.probe_always_passes import always_passes
@@ -83,18 +82,7 @@ def _least_allowed(start: Start, boot: int) -> int:
     return start.usual // (_SHARE if 0 < start.loading <= boot + _SMALL else 2)
 
 
-class _Preparing(Model):
-    """An entry of `preparing_programs.yaml`."""
-
-    run: str
-    source: str
-
-    def is_run_by(self, command: Command) -> bool:
-        program, _, argument = self.run.partition(" ")
-        return command.name == program and argument in command.argv[1:]
-
-
-_preparing = data.entries(_Preparing, "policies.probes", "preparing_programs.yaml")
+_preparing = data.names("policies.probes", "preparing_programs.yaml")
 
 
 def _why_slow(probe: ContainerProbe, facts: Facts) -> str:
@@ -102,7 +90,7 @@ def _why_slow(probe: ContainerProbe, facts: Facts) -> str:
     if _loads_something(probe, facts):
         return "It loads a model or uses accelerators"
     commands = container_command(probe.template, probe.container).commands
-    first = next((each.run for each in _preparing() if any(map(each.is_run_by, commands))), "")
+    first = next((each for each in _preparing() if any(runs(each, command) for command in commands)), "")
     return f"It runs {first} before its server whenever it starts" if first else ""
 
 
