@@ -71,7 +71,12 @@ def warning_line(change: Change) -> str:
             return ""
     fields = dict.fromkeys(_leaf(reason.path) for reason in reasons)
     line = f"{change.mutator} {verb(change)} {', '.join(fields) or ', '.join(places(change))}"
-    return f"{line}: {reasons[0].why}" if reasons else line
+    if not reasons:
+        return line
+    first = reasons[0]
+    several = len(fields) > 1 and any(each.why != first.why for each in reasons)
+    of = f"; {_leaf(first.path)}" if several else ""
+    return f"{line}{of}: {first.why}"
 
 
 _FIELD: Final = re.compile(r"[^.\[]+(?:\[.*?\](?=\.|$))?")

@@ -74,8 +74,8 @@ def test_a_workload_gets_the_changes_of_its_pods_with_reasons() -> None:
         "Services remove the pod",
         "gpu-affinity will add tolerations: requests nvidia.com/gpu, whose nodes have the taint "
         "nvidia.com/gpu:NoSchedule",
-        "standard-probes will add startupProbe, livenessProbe, readinessProbe: 101 min: six times the "
-        "17 min that 64 GB take at 64 MiB/s, since no volume keeps the download (vllm, from "
+        "standard-probes will add startupProbe, livenessProbe, readinessProbe; startupProbe: 101 min: "
+        "six times the 17 min that 64 GB take at 64 MiB/s, since no volume keeps the download (vllm, from "
         "Qwen/Qwen3-32B)",
     ]
 

@@ -84,6 +84,10 @@ def changed(*given: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) ->
         ),
         (
             [("spec.tolerations[a.b/c]", "x"), ("metadata.annotations[a.b/d]", "y")],
+            "p added tolerations, a.b/d; tolerations: x",
+        ),
+        (
+            [("spec.tolerations[a.b/c]", "x"), ("metadata.annotations[a.b/d]", "x")],
             "p added tolerations, a.b/d: x",
         ),
         (
@@ -94,7 +98,7 @@ def changed(*given: tuple[str, str], mode: Mode = Mode.ENFORCE, **other: Any) ->
         ([], "p added spec.tolerations"),
     ],
 )
-def test_a_warning_has_the_added_fields_and_the_first_reason(
+def test_a_warning_has_the_added_fields_and_the_first_reason_with_its_field(
     reasons: list[tuple[str, str]], said: str
 ) -> None:
     assert answer.warning_line(changed(*reasons)) == said
