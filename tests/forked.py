@@ -155,7 +155,6 @@ def _import() -> None:
         "uvloop",
         "webhook.cli.main",
         "webhook.kube.caches",
-        "webhook.kube.oldest_kubelet",
         "webhook.observed.collector",
         "webhook.observed.model_events",
         "webhook.server.ca_bundle",
