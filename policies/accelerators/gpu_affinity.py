@@ -42,6 +42,7 @@ from policies.core.reasons import NO_REASONS, Reasons
 from policies.kube.field_paths import field_path
 from policies.kube.group_kinds import POD
 from policies.kube.json import Json, appended, mapping, maps, text
+from policies.kube.metadata import applied
 from policies.kube.names import is_label_key, listed
 from policies.kube.objects.metadata import ObjectMeta
 from policies.kube.objects.nodes import HOSTNAME, Node
@@ -118,6 +119,8 @@ def _tolerating(
 ) -> PodView:
     """The pod with tolerations of the vendor's taints: key and effect, with any value."""
     spec = view.typed.spec
+    if _is_applied(view, *TOLERATIONS):
+        return view
     known = {(taint.key, taint.effect) for taint in (fleet.taints if fleet else ())}
     missing = [
         (taint.key, taint.effect) for taint in (fleet.taints if fleet else ()) if not tolerates(spec, taint)
@@ -138,6 +141,12 @@ def _tolerating(
             setting="vendors",
         )
     return facts.view(appended(view.json, TOLERATIONS, *tolerations)) if tolerations else view
+
+
+def _is_applied(view: PodView, *path: str) -> bool:
+    """Whether a list must stay as it is, since somebody applies the pod itself: the next apply would remove
+    elements that were added, and the API server refuses that for a running pod."""
+    return view.owner is None and bool(applied(view.json, *path))
 
 
 def _covers(toleration: Toleration, key: str, effect: str) -> bool:
@@ -193,6 +202,8 @@ def _with_memory(
         changed, path = prefer(view.json, settings.weight, resolution.alternatives[0].expressions), PREFERRED
     else:
         return view
+    if _is_applied(view, *path):
+        return view
     if changed is not view.json:
         each = f" on each of {load.accelerators} accelerators" if load.accelerators > 1 else ""
         reasons.give(
@@ -209,9 +220,10 @@ def _with_affinity(
 ) -> PodView:
     """The pod on the vendor's nodes, unless its own terms contain labels of the vendor."""
     own, pod = fleet.vendor.own_keys, view.json
-    if settings.affinity is Strength.OFF:
+    required = settings.affinity is Strength.REQUIRED and bool(fleet.cover)
+    if settings.affinity is Strength.OFF or _is_applied(view, *(REQUIRED if required else PREFERRED)):
         return view
-    if settings.affinity is Strength.REQUIRED and fleet.cover:
+    if required:
         if fleet.requirable and len(fleet.cover) <= _MAX_ALTERNATIVES:
             changed = require(pod, [Alternative((label.required,)) for label in fleet.cover], unless=own)
             if changed is not pod:
@@ -262,6 +274,8 @@ def _off_accelerators(view: PodView, settings: GpuAffinity, facts: Facts, reason
         changed, path = require(pod, [Alternative(tuple(expressions))], unless=keys), REQUIRED
     else:
         changed, path = prefer(pod, settings.weight, expressions), PREFERRED
+    if _is_applied(view, *path):
+        return pod
     if changed is not pod:
         reasons.give(field_path(path), said, setting="cpuPods")
     return changed

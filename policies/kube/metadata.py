@@ -55,17 +55,22 @@ def last_applied(obj: Json) -> Json | None:
     return found if isinstance(found, dict) else None
 
 
+def applied(obj: Json, *steps: str | int) -> Any:
+    """The value that the author of an object applied at a path, or None: by server-side apply or by `kubectl
+    apply`."""
+    fields = ("fieldsV1", *(f"f:{step}" for step in steps))
+    managed = maps(obj, "metadata", "managedFields")
+    if any(each.get("operation") == "Apply" and dig(each, *fields) is not None for each in managed):
+        return dig(obj, *steps)
+    return dig(last_applied(obj), *steps)
+
+
 def written(obj: Json, *steps: str | int) -> Any:
-    """The value that the author of an object wrote at a path, or None: by server-side apply, by `kubectl
-    apply`, or in a file, where every value is written.
+    """What `applied` returns, or the value in a file, where every value is written.
 
     What `kubectl create` sent cannot be distinguished from a default of the API server.
     """
-    managed = maps(obj, "metadata", "managedFields")
-    fields = ("fieldsV1", *(f"f:{step}" for step in steps))
-    if any(each.get("operation") == "Apply" and dig(each, *fields) is not None for each in managed):
+    found = applied(obj, *steps)
+    if found is None and last_applied(obj) is None and not maps(obj, "metadata", "managedFields"):
         return dig(obj, *steps)
-    applied = last_applied(obj)
-    if applied is not None:
-        return dig(applied, *steps)
-    return None if managed else dig(obj, *steps)
+    return found
