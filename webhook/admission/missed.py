@@ -91,7 +91,10 @@ def missed(pod: Json, config: Config, cluster: Cluster) -> Missed | None:
 
 def _of_earlier(pod: Json, changed: Changed, config: Config, cluster: Cluster) -> Fields:
     """The fields that the pod's policy and the present one set differently."""
-    original = without(pod, [*(each.path for each in changed.entries), f"metadata.annotations[{CHANGED}]"])
+    left_out = [*(each.path for each in changed.entries), f"metadata.annotations[{CHANGED}]"]
+    if any(path.startswith(_OF_SCHEDULING) for path in left_out):
+        left_out.append("spec.nodeName")  # the scheduler has set it: pods with a node get no such fields
+    original = without(pod, left_out)
     final, added = _mutated(original, config, cluster)
     differs: dict[str, list[str]] = {}
     for policy, paths in added.items():
@@ -105,6 +108,7 @@ def _of_earlier(pod: Json, changed: Changed, config: Config, cluster: Cluster) -
     return {policy: tuple(paths) for policy, paths in differs.items()}
 
 
+_OF_SCHEDULING: Final = ("spec.affinity", "spec.tolerations")
 _NAMES: Final = "worker-names"
 """Another endpoint sets names, and they do not change."""
 

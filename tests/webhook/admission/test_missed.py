@@ -24,6 +24,7 @@ NOW = load({"rules.yaml": "profile: standard\n"})
 SAME = load({"rules.yaml": "profile: standard\nmodes: {}\n"})
 MORE = load({"rules.yaml": "profile: standard\n", "standard-probes.yaml": "readinessFailures: 7\n"})
 OFF = load({"rules.yaml": "profile: standard\n", "standard-probes.yaml": "mode: off\n"})
+NO_AFFINITY = load({"rules.yaml": "profile: standard\n", "gpu-affinity.yaml": "mode: off\n"})
 
 QUIET = load({"webhook.yaml": "changes: {annotation: false}\n"})
 
@@ -39,7 +40,7 @@ def vllm(**metadata: Any) -> Json:
 
 
 def made(pod: Json, config: Config) -> Json:
-    """The pod as the webhook makes it, completed as the API server does."""
+    """The pod as the webhook makes it, completed as the API server and the scheduler do."""
     request = Request("u", POD, "CREATE", "ml", "served", object=pod)
     running = deepcopy(engine.mutate(Review(request, config, NoCluster())).object)
     for container in running["spec"]["containers"]:
@@ -47,6 +48,7 @@ def made(pod: Json, config: Config) -> Json:
         for name in ("startupProbe", "livenessProbe", "readinessProbe"):
             if name in container:
                 container[name].setdefault("successThreshold", 1)
+    running["spec"]["nodeName"] = "node-0"
     running["status"] = {"phase": "Running"}
     return running
 
@@ -58,9 +60,18 @@ def plain() -> Json:
     return pod
 
 
+def gpu() -> Json:
+    """A pod that gets a toleration."""
+    pod = plain()
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    return pod
+
+
 @table(
     ("pod", "config", "difference"),
     [
+        (made(gpu(), NOW), SAME, None),
+        (made(gpu(), NOW), NO_AFFINITY, Difference.EARLIER),
         (made(vllm(), NOW), NOW, None),
         (made(vllm(), NOW), SAME, None),
         (made(vllm(), NOW), MORE, Difference.EARLIER),
