@@ -72,7 +72,7 @@ def _run(target: Target, template: PodTemplate, facts: Facts) -> Findings:
     if _checks_readiness(typed.spec) or any(_servers(template, facts)):
         return
     for service in selecting(typed.metadata.labels, facts):
-        asked = {port.target_port or port.port for port in service.spec.ports}
+        asked = _targets(service)
         if not service.has_address or not asked or not all(isinstance(port, int) for port in asked):
             continue  # a pod without the named port is no endpoint
         selector = LabelSelector(match_labels=service.spec.selector)
@@ -119,10 +119,13 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
         return  # a container that declares no port may listen on any
     ports |= {server.preset.port for server in servers if server.role is not GroupRole.WORKER}
     own = target.read(Object).rank
-    for service in selecting(typed.metadata.labels, facts):
-        targets = {port.target_port or port.port for port in service.spec.ports}
+    services = [each for each in selecting(typed.metadata.labels, facts) if each.has_address]
+    # Manifests may have several versions of a Service, of which one is applied, next to its workload.
+    own_services = {each.name for each in services if not _targets(each).isdisjoint(ports)}
+    for service in services:
+        targets = _targets(service)
         asked = {port for port in targets if isinstance(port, int)}
-        if not service.has_address or not asked or asked != targets or not asked.isdisjoint(ports):
+        if service.name in own_services or not asked or asked != targets:
             continue
         selector = LabelSelector(match_labels=service.spec.selector)
         others = [each for each in islice(workloads_of(selector, facts), _MAX) if each[1].name != target.name]
@@ -139,6 +142,11 @@ def _idle(target: Target, template: PodTemplate, facts: Facts) -> Findings:
                 Certainty.LIKELY,
             )
             return
+
+
+def _targets(service: Service) -> set[int | str | None]:
+    """The ports of its pods to which a Service sends, by number or name."""
+    return {port.target_port or port.port for port in service.spec.ports}
 
 
 def _serves_on(ports: set[int], obj: Json, workload: Replicated, facts: Facts) -> bool:
