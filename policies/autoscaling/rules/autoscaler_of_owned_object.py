@@ -149,26 +149,42 @@ def _needs_no_autoscaler(target: Target) -> bool:
 
 
 def _replaced(target: Target) -> Findings:
-    """Annotations that differ from what the operator replaces them by."""
+    """One finding about the annotations that differ from what the operator replaces them by."""
     annotations = target.read(Object).metadata.annotations
     if not annotations:
         return
     for owner in _owners():
         if owner.group_kind != target.kind or _leaves_replicas(owner, target.obj):
             continue
+        found = []
         for each in owner.replaces:
             wanted = annotations.get(each.annotation, "")
             set_to = dig(target.obj, *each.field.split("."))
             value = each.default if set_to is None else str(set_to)
             if wanted and wanted != value:
-                becomes = f"which is {value}" if value else "which is not set"
-                by_default = " by default" if value and set_to is None else ""
-                yield Finding(
-                    f"metadata.annotations[{each.annotation}]",
-                    f"The operator of {target.kind.kind} replaces this annotation ({wanted}) by "
-                    f"{each.field}, {becomes}{by_default}. It has no effect.",
-                    f"Set {each.field} instead.",
-                )
+                found.append((each, wanted, _becomes(value, by_default=set_to is None)))
+        if not found:
+            continue
+        one = len(found) == 1
+        fields = dict.fromkeys(f"{each.field}, which is {becomes}" for each, _, becomes in found)
+        which = "this annotation" if one else "the annotations"
+        yield Finding(
+            f"metadata.annotations[{found[0][0].annotation}]",
+            f"The operator of {target.kind.kind} replaces {which} "
+            + (
+                f"({found[0][1]})"
+                if one
+                else " and ".join(f"{each.annotation} ({now})" for each, now, _ in found)
+            )
+            + f" by {', and '.join(fields)}. {'It has' if one else 'They have'} no effect.",
+            f"Set {' and '.join(dict.fromkeys(each.field for each, _, _ in found))} instead.",
+        )
+
+
+def _becomes(value: str, *, by_default: bool) -> str:
+    if not value:
+        return "not set"
+    return f"{value} by default" if by_default else value
 
 
 RULE = rule(__name__, check, (AUTOSCALER, SCALED_OBJECT, INFERENCE_SERVICE), unowned=True)

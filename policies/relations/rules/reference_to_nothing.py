@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from policies.core import data
-from policies.core.contracts import Certainty, Facts, Finding, Findings, Target, rule
+from policies.core.contracts import Certainty, Facts, Finding, Findings, PodTemplate, Target, rule
 from policies.core.facts import WholeObjects
 from policies.core.services import POOLS
 from policies.core.settings import Field, Model
@@ -14,7 +14,8 @@ from policies.kube.field_paths import every_value_at, field_path
 from policies.kube.group_kinds import SERVICE, GroupKind
 from policies.kube.images import glob_matches, registry, repository_and_tag
 from policies.kube.json import mapping, text
-from policies.kube.names import alike
+from policies.kube.names import alike, listed
+from policies.kube.pods import Container
 
 _PICKERS: Final = ("extensionRef", "endpointPickerRef")
 """The fields of an InferencePool with its endpoint picker, in older and newer versions."""
@@ -65,19 +66,29 @@ def check(target: Target, facts: Facts) -> Findings:
     if (reference := _references().get(target.kind)) is not None:
         yield from _of_default_kind(reference, target, facts)
     for template in target.templates:
-        for container in template.containers():
-            owner, _, name = repository_and_tag(container.image)[0].partition("/")
-            gone = _withdrawn().get(owner)
-            if gone is None or not _lacks(gone, name, container.image):
-                continue
-            if container.typed.image_pull_policy != "Never":
-                yield Finding(
-                    template.at(container, "image"),
-                    f"Container {container.name} has an image that {gone.registry} removed in {gone.since}. "
-                    "On a node without a copy of it, the pod stays in ImagePullBackOff.",
-                    gone.instead.format(name=name),
-                    Certainty.LIKELY,  # the nodes may pull through a cache
-                )
+        yield from _withdrawn_images(template)
+
+
+def _withdrawn_images(template: PodTemplate) -> Findings:
+    """One finding for each image, at the first container that has it."""
+    images: dict[str, list[Container]] = {}
+    for container in template.containers():
+        if container.typed.image_pull_policy != "Never":
+            images.setdefault(container.image, []).append(container)
+    for image, containers in images.items():
+        owner, _, name = repository_and_tag(image)[0].partition("/")
+        gone = _withdrawn().get(owner)
+        if gone is None or not _lacks(gone, name, image):
+            continue
+        who = listed(each.name for each in containers)
+        yield Finding(
+            template.at(containers[0], "image"),
+            f"{f'Container {who} has' if len(containers) == 1 else f'Containers {who} have'} an image that "
+            f"{gone.registry} removed in {gone.since}. On a node without a copy of it, the pod stays in "
+            "ImagePullBackOff.",
+            gone.instead.format(name=name),
+            Certainty.LIKELY,  # the nodes may pull through a cache
+        )
 
 
 def _lacks(gone: Withdrawn, name: str, image: str) -> bool:
