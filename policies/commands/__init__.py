@@ -28,6 +28,7 @@ from policies.commands.client_hosts import PROXY_VARIABLES
 from policies.commands.ends import runs_forever
 from policies.commands.exit_codes import Unseen, shows_failures, unseen
 from policies.commands.hosts import reach_of
+from policies.commands.interpreters import argument_of
 from policies.commands.model import BudgetSpent, Command, CommandSummary, Host, Reach, ScriptLoop, StepBudget
 from policies.commands.options import parse_options, valued
 from policies.commands.programs import (
@@ -54,6 +55,7 @@ __all__ = [
     "ScriptLoop",
     "StepBudget",
     "Unseen",
+    "argument_of",
     "children",
     "is_python",
     "parse_options",

@@ -123,6 +123,20 @@ def read_python(code: str, context: ClientContext, budget: StepBudget) -> Code:
     return reader.code()
 
 
+def argument_of(code: str, called: str, keyword: str) -> int | None:
+    """A number that Python code passes by keyword to a function or class of this name."""
+    tree = _parsed(code) if called in code and len(code) <= MAX_CODE else None
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Call) and called in (
+            getattr(node.func, "id", ""),
+            getattr(node.func, "attr", ""),
+        ):
+            for each in node.keywords:
+                if each.arg == keyword and isinstance(each.value, ast.Constant):
+                    return each.value.value if isinstance(each.value.value, int) else None
+    return None
+
+
 def _parsed(code: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():

@@ -7,7 +7,7 @@ from typing import Final
 from policies.accelerators.parallelism import devices
 from policies.accelerators.rank_launchers import RankLauncher, rank_launcher, ranks_of
 from policies.accelerators.shared_memory import HINT, has_default_shm, is_small
-from policies.commands import is_python
+from policies.commands import argument_of, is_python
 from policies.containers.commands import container_command
 from policies.containers.programs import Program, flags_and_values, option
 from policies.core.contracts import Facts, Finding, Findings, PodFeature, PodTemplate, Target, rule
@@ -29,6 +29,7 @@ class Loader(Model):
     settings: tuple[str, ...] = Field(
         (), description="the last words of settings with that number: `num_workers` in data.num_workers=8"
     )
+    call: str = Field("", description="the class whose argument such a setting is, in code after `python -c`")
     program: str = Field("", description="the program that it is about; empty: programs of Python")
     trains: frozenset[str] = Field(frozenset(), description="arguments of which one makes that program train")
     default: int = Field(0, description="the number without a flag or setting")
@@ -87,18 +88,21 @@ def _exchanges(template: PodTemplate, container: Container, per_pod: str) -> str
                 return f"{launcher.run} starts {ranks} processes, which NCCL may connect through it"
         of_python = launcher is not None or is_python(command.name)
         for loader in _loaders():
-            if count := _loading(loader, words, of_python=of_python):
+            if count := _loading(loader, words, container, of_python=of_python):
                 return f"{count} data loading processes pass their batches through it"
     return ""
 
 
-def _loading(loader: Loader, words: Program, *, of_python: bool) -> int:
+def _loading(loader: Loader, words: Program, container: Container, *, of_python: bool) -> int:
     """The number of processes that load batches."""
     if loader.program:
         name = words[0].rpartition("/")[2] if words else ""
         of_python = name == loader.program and not loader.trains.isdisjoint(words)
     if not of_python:
         return 0
+    if loader.call:
+        code = option(container.typed.argv, "-c") or ""  # words are cut
+        return max((argument_of(code, loader.call, each) or 0 for each in loader.settings), default=0)
     given = option(words, *loader.flags) if loader.flags else None
     for word in words if given is None and loader.settings else ():
         name, found, value = word.partition("=")
