@@ -71,8 +71,8 @@ class Transfer:
                     async with self.connections.use(self, revocable=part.item.ranges):
                         await fetch(part, into / part.item.path)
             except StorageError as error:
-                if error.reason is StatusReason.SOURCE_CHANGED:  # all its parts may be of another version
-                    self._parts.pop(part.item, None)
+                if error.reason is StatusReason.SOURCE_CHANGED and not part.item.version:
+                    self._parts.pop(part.item, None)  # all its parts may be of another version
                 raise
 
     async def _fetch_small(self, part: _Part, path: Path) -> None:

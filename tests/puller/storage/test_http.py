@@ -134,6 +134,25 @@ async def test_versions_are_not_mixed_if_the_server_ignores_if_match(
     assert (tree / "m.bin").read_bytes() == versions[1][0]
 
 
+async def test_parts_of_the_right_version_stay_if_one_server_of_several_has_another(
+    odd: Odd, tmp_path: Path
+) -> None:
+    """Servers behind one address may give the same file different ETags."""
+    data, asked = bytes(range(256)) * (3 * MB // 256), list[str]()
+    etags = iter(["a", "a", "b"])  # the question about the file, its first part, and its second part
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers["Range"])
+        return await send_range(request, data, {"ETag": f'"{next(etags, "a")}"'})
+
+    odd.answer = answer
+    fetch = fetch_of(odd.env, tmp_path, f"{odd.url}/web/m.bin", replace(LIMITS, connections=1))
+    with refused("SourceChanged"):
+        await fetch.run()
+    assert (await fetch.run() / "m.bin").read_bytes() == data
+    assert asked.count(asked[1]) == 1, "the first part is not downloaded again"
+
+
 async def test_an_unrequested_content_encoding_is_refused(odd: Odd, tmp_path: Path) -> None:
     odd.answer = fixed(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
     with pytest.raises(StorageError, match=r"the server sends m\.json compressed"):
