@@ -46,6 +46,8 @@ _MAX_DICTIONARY = 128 << 20
 """Bytes of memory for a decompressor."""
 _PAX = (b"path=", b"linkpath=", b"size=", b"GNU.sparse.")
 _MAX_DIGITS = 8
+_VOLUME_LABEL = b"V"
+"""The type of a tar entry that has only the name of the archive (`tar --label`)."""
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _BAD_ZIP = (
@@ -216,8 +218,10 @@ class Unpacker:
             gzip.BadGzipFile,
             RecursionError,
         ) as error:
+            # The text about a file that is not gzip has the first bytes of the response.
+            why = "it is not gzip" if isinstance(error, gzip.BadGzipFile) else error or "it ends early"
             raise StorageError(
-                StatusReason.BAD_ARCHIVE, f"the {kind} archive cannot be read: {error or 'it ends early'}."
+                StatusReason.BAD_ARCHIVE, f"the {kind} archive cannot be read: {why}."
             ) from None
 
     def zip(self, path: Path) -> None:
@@ -255,7 +259,7 @@ class Unpacker:
             if content is None:
                 raise StorageError(StatusReason.BAD_ARCHIVE, f"{name!r} has no content.")
             self._file(name, content, executable=bool(entry.mode & stat.S_IXUSR))
-        else:
+        elif entry.type != _VOLUME_LABEL:
             raise _hostile(f"{name!r} is a device or a pipe.")
 
     def _zip_entry(self, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: BinaryIO) -> None:

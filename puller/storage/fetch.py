@@ -418,7 +418,7 @@ class Fetch:
         )
 
     def _check_not_empty(self) -> None:
-        if not any(self.staging.iterdir()):
+        if not any(files for _, _, files in os.walk(self.staging)):
             raise StorageError(StatusReason.NOT_FOUND, "the archive or image has no file that is selected.")
 
     async def _clear(self) -> None:

@@ -157,6 +157,15 @@ def test_links_inside_the_tree_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "m" / "snapshots" / "model.bin").is_symlink()
 
 
+def test_the_label_of_an_archive_is_no_file(tmp_path: Path) -> None:
+    assert untar(tmp_path / "m", tarred((entry("label", b"V"), b""), (entry("a"), b"1"))) == {"a": b"1"}
+
+
+def test_no_byte_of_a_response_that_is_not_gzip_is_shown(tmp_path: Path) -> None:
+    with refused("BadArchive", r"^the tar\.gz archive cannot be read: it is not gzip\.$"):
+        untar(tmp_path / "m", b"secret", "tar.gz")
+
+
 def test_globs_narrow_an_archive(tmp_path: Path) -> None:
     data = tarred((entry("a.json"), b"a"), (entry("w/b.bin"), b"b"), (entry("w/c.txt"), b"c"))
     assert untar(tmp_path / "m", data, files=("*.json", "w/*.bin")) == {"a.json": b"a", "w/b.bin": b"b"}

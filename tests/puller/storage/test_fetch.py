@@ -94,6 +94,12 @@ async def test_archives_are_unpacked_and_not_kept(
         await fetched(store.env, tmp_path, uri, sha256="0" * 64)
 
 
+async def test_an_archive_of_directories_alone_is_no_model(store: FaultStore, tmp_path: Path) -> None:
+    store.objects["m.zip"] = zipped({"d/e/": b""})
+    with refused("NotFound"):
+        await fetched(store.env, tmp_path, "s3://bucket/m.zip")
+
+
 async def test_a_broken_archive_download_resumes(store: FaultStore, tmp_path: Path) -> None:
     store.objects["m.tar"] = tarred(FILES)
     store.cuts, store.cut_after = 6, MB // 2
