@@ -111,6 +111,8 @@ class Actions:
             del self._unfinished[model.name]
             await self._record_loaded(model)
         current = model.name in self._loaded_trees
+        if not ready and not model.listed:  # it is forgotten next, so this must be certain
+            ready = not await self.server.gone(model.name)
         model.loaded = (Loaded.YES if current else Loaded.STALE) if ready else Loaded.NO
         model.checked = True
         model.first_install = False

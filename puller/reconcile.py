@@ -108,6 +108,8 @@ class Reconciler:
             retained = spec is None and (new.blind or name in refused)
             if (spec, retained) != (model.desired, model.retained) or self._config is None:
                 model.desired, model.retained = spec, retained
+                if not (model.listed or model.available):
+                    model.checked = False  # while it was listed, "not ready" was enough of an answer
                 _mark_superseded(model, now)
                 self._dirty.add(name)
         self._config = new

@@ -62,6 +62,10 @@ class ModelServer:
         """Whether the server can answer requests for the model. Raises ServerError if unknown."""
         return True
 
+    async def gone(self, name: str) -> bool:
+        """Whether the server certainly does not have the model. Raises ServerError if unknown."""
+        return not await self.ready(name)
+
     async def load(self, name: str, *, was_ready: bool) -> None:
         """Load the tree on disk, or load it again. Returns once the model is ready. `was_ready`: the model
         was ready before, perhaps from another tree. Raises ServerError."""

@@ -22,6 +22,11 @@ class V2Server(HttpServer):
         # KServe's servers may respond 200 with {"ready": false}.
         return status == 200 and json_object(body).get("ready") is not False
 
+    async def gone(self, name: str) -> bool:
+        # An overloaded server responds 503 or 429 for a model that it has.
+        status, _ = await self.call("GET", f"/v2/models/{quote(name)}/ready", self.timeouts.probe)
+        return status in (400, 404)
+
     async def load(self, name: str, *, was_ready: bool) -> None:
         status, body = await self.call(
             "POST", f"/v2/repository/models/{quote(name)}/load", self.timeouts.load
@@ -45,7 +50,7 @@ class V2Server(HttpServer):
         async def unloaded() -> bool:
             return not await self.ready(name)
 
-        if not 200 <= status < 300 and not await unloaded():
+        if not 200 <= status < 300 and not await self.gone(name):
             raise ServerError(StatusReason.UNLOAD_FAILED, self._explain(status, body))
         if not await poll(unloaded, self.timeouts.unload):
             raise ServerError(

@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from aiohttp import web
 
 from puller.plan import ModelState
 from puller.reasons import StatusReason
@@ -542,6 +543,25 @@ async def test_max_memory_refuses_a_load_until_another_model_is_removed(world: W
     assert world.server.loads["b"] == 0
     assert world.on_disk("b") == b"B"
     world.config.write({"b": b})
+    await world.serves({"b": "B"})
+
+
+async def test_a_model_removed_while_the_server_refuses_all_requests_is_unloaded_later(world: World) -> None:
+    await world.serve(a="A", b="B")
+    really = world.server.handle
+
+    async def busy(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=503)
+
+    world.server.handle = busy  # type: ignore[method-assign, assignment]
+    await world.server.stop()
+    await world.server.start()  # it has its models, and is overloaded
+    world.config.write({"b": "s3://bucket/b"})
+    await world.reports("a", "UnloadFailed")
+    assert world.on_disk("a") == b"A"
+    world.server.handle = really  # type: ignore[method-assign]
+    await world.server.stop()
+    await world.server.start()
     await world.serves({"b": "B"})
 
 
