@@ -54,7 +54,8 @@ async def changes(directory: Path, poll: float) -> AsyncGenerator[None]:
             changed.clear()
             yield
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), poll)
+                async with asyncio.timeout(poll):  # wait_for may lose a cancellation before Python 3.12
+                    await changed.wait()
     finally:
         watcher.cancel()
         await asyncio.gather(watcher, return_exceptions=True)

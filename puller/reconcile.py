@@ -171,7 +171,10 @@ class Reconciler:
 
     async def _sleep(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), min(max(seconds, 0), _HEARTBEAT))
+            async with asyncio.timeout(
+                min(max(seconds, 0), _HEARTBEAT)
+            ):  # wait_for may lose a cancellation before Python 3.12
+                await self._wake.wait()
 
     def _plan_step(self, name: str, now: float) -> None:
         """Decide the next step of one model, and queue it."""
@@ -355,7 +358,8 @@ class Reconciler:
                 self._check_some()
             pause = self.options.server_poll / (1 if health is ServerHealth.UP else 4)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._probe_now.wait(), pause)
+                async with asyncio.timeout(pause):  # wait_for may lose a cancellation before Python 3.12
+                    await self._probe_now.wait()
 
     def _health_changed(self, health: ServerHealth) -> None:
         logger.info("model server", health=health.value)

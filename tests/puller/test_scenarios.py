@@ -902,3 +902,18 @@ async def test_tensorflow_serving_keeps_its_models_when_the_puller_restarts(worl
     assert all("b" in names for names in serving.history), serving.history
     world.config.write({"b": new, "c": c})
     await until(lambda: serving.served == {"b": "new", "c": "c"})
+
+
+@pytest.mark.parametrize("ticks", range(4))
+async def test_the_end_is_not_lost_if_something_happens_at_that_moment(world: World, ticks: int) -> None:
+    """Before Python 3.12, asyncio.wait_for swallows a cancellation then: SIGTERM would not end the puller."""
+    puller = world.start()
+    await until(lambda: puller.health is ServerHealth.UP)
+    task = asyncio.create_task(puller._follow_server())
+    await asyncio.sleep(0.05)
+    puller._probe_now.set()
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task}, timeout=1)
+    assert task.done()
