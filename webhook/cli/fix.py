@@ -265,14 +265,22 @@ def fixed_object(
     that gives up before the livenessProbe does. Next to them, another fix may add no finding any more.
     """
     applied: dict[str, None] = {}
+    document = review.document
     for _ in range(ROUNDS):
-        before = review.document
-        final, names = _fixed_once(review, config, cluster, only)
-        applied |= dict.fromkeys(names)
-        if final == before.obj or not _to_fix(review, only):
+        before = document.obj
+        for rule, path, value in _to_fix(review, only):
+            fixed = _fixed_cleanly(document, path, value, config, cluster)
+            if fixed is not None:
+                document, review = fixed
+                applied[rule] = None
+        final = _accepted(document.obj, review.final, config)
+        if final != document.obj:
+            applied |= dict.fromkeys(review.mutations)
+        document = replace(document, obj=final)
+        if final == before:
             break
-        (review,) = review_documents([replace(before, obj=final)], config, cluster)
-    return final, list(applied)
+        (review,) = review_documents([document], config, cluster)
+    return document.obj, list(applied)
 
 
 def _to_fix(review: Reviewed, only: Sequence[str]) -> list[_Fix]:
@@ -283,24 +291,6 @@ def _to_fix(review: Reviewed, only: Sequence[str]) -> list[_Fix]:
         and result.exempted is None
         and (not only or result.rule in only)
     ]
-
-
-def _fixed_once(
-    review: Reviewed, config: Config, cluster: Cluster, only: Sequence[str]
-) -> tuple[Json, list[str]]:
-    """The object with its fixes, and then with the fields."""
-    rules_of_fixes: dict[str, None] = {}
-    document = review.document
-    for _ in range(ROUNDS):
-        fixed = _with_fixes(document, _to_fix(review, only), config, cluster)
-        if fixed is None:
-            break
-        document, applied_by = fixed
-        rules_of_fixes |= dict.fromkeys(applied_by)
-        (review,) = review_documents([document], config, cluster)
-    final = _accepted(document.obj, review.final, config)
-    added = review.mutations if final != document.obj else ()
-    return final, list(dict.fromkeys((*added, *rules_of_fixes)))
 
 
 _GRACE: Final = "terminationGracePeriodSeconds"
@@ -339,47 +329,29 @@ def _is_decided(operation: Json) -> bool:
     return operation["op"] == "replace" and [*steps_of(operation["path"])][-1] in _DEFAULTED
 
 
-def _with_fixes(
-    document: Document, found: Sequence[_Fix], config: Config, cluster: Cluster
-) -> tuple[Document, list[str]] | None:
-    """The object with all fixes together, or with each fix that adds no finding, and their rules; None if
-    every fix would add one."""
-    if not found:
-        return None
-    if (fixed := _fixed_cleanly(document, found, config, cluster)) is not None:
-        return fixed, [rule for rule, *_ in found]
-    rules_of_fixes = []
-    for each in found if len(found) > 1 else ():
-        if (fixed := _fixed_cleanly(document, [each], config, cluster)) is not None:
-            document = fixed
-            rules_of_fixes.append(each[0])
-    return (document, rules_of_fixes) if rules_of_fixes else None
-
-
 def _fixed_cleanly(
-    document: Document, fixes: Sequence[_Fix], config: Config, cluster: Cluster
-) -> Document | None:
-    """The object with some fixes; None if they change nothing or add a finding."""
-    obj = document.obj
-    for _, path, value in fixes:
-        *probe, field = steps_in(obj, path)
-        if dig(obj, *probe):
-            obj = replaced(obj, (*probe, field), value)
+    document: Document, path: str, value: int, config: Config, cluster: Cluster
+) -> tuple[Document, Reviewed] | None:
+    """The object with a fix, and its review; None if the fix changes nothing or adds a finding."""
+    *probe, field = steps_in(document.obj, path)
+    if not dig(document.obj, *probe):
+        return None
+    obj = replaced(document.obj, (*probe, field), value)
     if obj == document.obj:
         return None
-    fixed = replace(document, obj=obj)
-    left = _places(fixed, config, cluster)
+    (before,) = review_documents([document], config, cluster)
+    (after,) = review_documents([replace(document, obj=obj)], config, cluster)
+    left = _places(after)
     written = [_place(obj, steps_of(each["path"])) for each in diff(document.obj, obj)]
     if any(place[: len(field)] == field for _, place in left for field in written):
         return None  # the value would be another rule's finding
-    return fixed if left <= _places(document, config, cluster) else None
+    return (after.document, after) if left <= _places(before) else None
 
 
 def _place(obj: Json, steps: Sequence[str]) -> tuple[str, ...]:
     return named(obj, field_path(int(step) if step.isdecimal() else step for step in steps))
 
 
-def _places(document: Document, config: Config, cluster: Cluster) -> set[tuple[str, tuple[str, ...]]]:
+def _places(review: Reviewed) -> set[tuple[str, tuple[str, ...]]]:
     """The rule and place of each finding."""
-    (review,) = review_documents([document], config, cluster)
     return {(result.rule, named(review.final, result.finding.path)) for result in review.decision.results}
