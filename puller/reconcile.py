@@ -171,9 +171,8 @@ class Reconciler:
 
     async def _sleep(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(
-                min(max(seconds, 0), _HEARTBEAT)
-            ):  # wait_for may lose a cancellation before Python 3.12
+            # wait_for may lose a cancellation before Python 3.12
+            async with asyncio.timeout(min(max(seconds, 0), _HEARTBEAT)):
                 await self._wake.wait()
 
     def _plan_step(self, name: str, now: float) -> None:
