@@ -265,22 +265,21 @@ def fixed_object(
     that gives up before the livenessProbe does. Next to them, another fix may add no finding any more.
     """
     applied: dict[str, None] = {}
-    document = review.document
     for _ in range(ROUNDS):
-        before = document.obj
+        before = review.document.obj
         for rule, path, value in _to_fix(review, only):
-            fixed = _fixed_cleanly(document, path, value, config, cluster)
+            fixed = _fixed_cleanly(review, path, value, config, cluster)
             if fixed is not None:
-                document, review = fixed
+                review = fixed
                 applied[rule] = None
+        document = review.document
         final = _accepted(document.obj, review.final, config)
         if final != document.obj:
             applied |= dict.fromkeys(review.mutations)
-        document = replace(document, obj=final)
         if final == before:
             break
-        (review,) = review_documents([document], config, cluster)
-    return document.obj, list(applied)
+        (review,) = review_documents([replace(document, obj=final)], config, cluster)
+    return final, list(applied)
 
 
 def _to_fix(review: Reviewed, only: Sequence[str]) -> list[_Fix]:
@@ -330,22 +329,22 @@ def _is_decided(operation: Json) -> bool:
 
 
 def _fixed_cleanly(
-    document: Document, path: str, value: int, config: Config, cluster: Cluster
-) -> tuple[Document, Reviewed] | None:
-    """The object with a fix, and its review; None if the fix changes nothing or adds a finding."""
+    review: Reviewed, path: str, value: int, config: Config, cluster: Cluster
+) -> Reviewed | None:
+    """The review of the object with a fix; None if the fix changes nothing or adds a finding."""
+    document = review.document
     *probe, field = steps_in(document.obj, path)
     if not dig(document.obj, *probe):
         return None
     obj = replaced(document.obj, (*probe, field), value)
     if obj == document.obj:
         return None
-    (before,) = review_documents([document], config, cluster)
     (after,) = review_documents([replace(document, obj=obj)], config, cluster)
     left = _places(after)
     written = [_place(obj, steps_of(each["path"])) for each in diff(document.obj, obj)]
     if any(place[: len(field)] == field for _, place in left for field in written):
         return None  # the value would be another rule's finding
-    return (after.document, after) if left <= _places(before) else None
+    return after if left <= _places(review) else None
 
 
 def _place(obj: Json, steps: Sequence[str]) -> tuple[str, ...]:
