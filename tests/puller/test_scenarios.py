@@ -531,7 +531,8 @@ async def test_max_disk_refuses_a_model_until_there_is_room(world: World) -> Non
     await world.serves({"b": b"b" * 2 * MB})
 
 
-async def test_max_memory_refuses_a_load_until_another_model_is_removed(world: World) -> None:
+async def two_for_the_memory_of_one(world: World) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The entries of the models `a`, which is served, and `b`, for which no memory is left."""
     world.set(max_memory=3 * MB)
     a = {"storageUri": world.put("a", "A"), "memory": "2Mi", "priority": 1}
     b = {"storageUri": world.put("b", "B"), "memory": "2Mi"}
@@ -539,6 +540,11 @@ async def test_max_memory_refuses_a_load_until_another_model_is_removed(world: W
     world.start()
     await world.serves({"a": "A"})
     world.config.write({"a": a, "b": b})
+    return a, b
+
+
+async def test_max_memory_refuses_a_load_until_another_model_is_removed(world: World) -> None:
+    _, b = await two_for_the_memory_of_one(world)
     assert (await world.reports("b", "OverMaxMemory"))["state"] == "Failed"
     assert world.server.loads["b"] == 0
     assert world.on_disk("b") == b"B"
@@ -566,13 +572,7 @@ async def test_a_model_removed_while_the_server_refuses_all_requests_is_unloaded
 
 
 async def test_less_memory_for_one_model_makes_room_for_another(world: World) -> None:
-    world.set(max_memory=3 * MB)
-    a = {"storageUri": world.put("a", "A"), "memory": "2Mi", "priority": 1}
-    b = {"storageUri": world.put("b", "B"), "memory": "2Mi"}
-    world.config.write({"a": a})
-    world.start()
-    await world.serves({"a": "A"})
-    world.config.write({"a": a, "b": b})
+    a, b = await two_for_the_memory_of_one(world)
     await world.reports("b", "OverMaxMemory")
     world.config.write({"a": a | {"memory": "1Mi"}, "b": b})
     await world.serves({"a": "A", "b": "B"})
